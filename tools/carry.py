@@ -2,7 +2,7 @@
 """Collects what a machine without a network can be given: the programs of a GPU check, and what building them needs.
 
 The libraries are as Debian packages them: sources and headers of googletest, CLI11, nlohmann-json and fmt (used as
-headers); headers and shared libraries of oneTBB and hwloc. For each the folder holds a package configuration, so that
+headers); headers and shared libraries of oneTBB, hwloc and simdjson. For each the folder holds a package configuration, so that
 ``-DCMAKE_PREFIX_PATH=DIR`` is all that CMake is told. The programs run on machines whose C library is not older than
 the one here (glibc 2.36 on Debian 12).
 """
@@ -57,14 +57,18 @@ if(NOT TARGET GTest::gtest)
 endif()
 """
 
-TBB_CONFIG = """\
-if(NOT TARGET TBB::tbb)
-  add_library(TBB::tbb SHARED IMPORTED)
-  set_target_properties(TBB::tbb PROPERTIES
-    IMPORTED_LOCATION ${CMAKE_CURRENT_LIST_DIR}/lib/libtbb.so.12 IMPORTED_SONAME libtbb.so.12
-    INTERFACE_INCLUDE_DIRECTORIES ${CMAKE_CURRENT_LIST_DIR}/include)
-endif()
-"""
+
+def shared_library(target: str, name: str) -> str:
+    """Return the configuration of a shared library with this name."""
+    return (
+        f"if(NOT TARGET {target})\n"
+        f"  add_library({target} SHARED IMPORTED)\n"
+        f"  set_target_properties({target} PROPERTIES\n"
+        f"    IMPORTED_LOCATION ${{CMAKE_CURRENT_LIST_DIR}}/lib/{name} IMPORTED_SONAME {name}\n"
+        f"    INTERFACE_INCLUDE_DIRECTORIES ${{CMAKE_CURRENT_LIST_DIR}}/include)\n"
+        "endif()\n"
+    )
+
 
 #: Where Debian puts shared libraries.
 SHARED = f"usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
@@ -78,7 +82,7 @@ LIBRARIES = (
             f"{SHARED}/libtbb.so.12": "lib/libtbb.so.12",
         },
         "TBB",
-        TBB_CONFIG,
+        shared_library("TBB::tbb", "libtbb.so.12"),
     ),
     # hwloc is found by its header and its library: Debian has no CMake configuration for it.
     Library(
@@ -104,6 +108,15 @@ LIBRARIES = (
         {"usr/include/nlohmann": "include/nlohmann"},
         "nlohmann_json",
         headers_only("nlohmann_json::nlohmann_json"),
+    ),
+    Library(
+        ("libsimdjson-dev", "libsimdjson14"),
+        {
+            "usr/include/simdjson.h": "include/simdjson.h",
+            f"{SHARED}/libsimdjson.so.14": "lib/libsimdjson.so.14",
+        },
+        "simdjson",
+        shared_library("simdjson::simdjson", "libsimdjson.so.14"),
     ),
     Library(("libfmt-dev",), {"usr/include/fmt": "include/fmt"}, "fmt", headers_only("fmt::fmt", "FMT_HEADER_ONLY=1")),
 )

@@ -8,7 +8,7 @@ set -euo pipefail
 . "$(dirname "$0")/debian13.sh"
 cd "$KVFERRY_ROOT"
 
-packages=(g++-14 libtbb-dev libhwloc-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev)
+packages=(g++-14 libtbb-dev libhwloc-dev libfmt-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev libgtest-dev)
 dir=$KVFERRY_ROOT/build/gcc14
 root=$dir/root
 # The stamp includes the folder, because the compiler's scripts name it.

@@ -10,70 +10,69 @@
 
 namespace kvferry::bench::trace {
 
-void WekaSessions::read_session(JsonCursor& json) {
+void WekaSessions::read_session(const JsonValue& session) {
   std::optional<std::uint32_t> block_tokens;
   bool is_local = true;
   bool has_requests = false;
-  json.members([&](std::string_view key) {
+  session.members("a session, an object", [&](std::string_view key, const JsonValue& value) {
     if (key == "block_size") {
-      const std::uint64_t tokens = json.whole_number("block_size, in tokens");
+      const std::uint64_t tokens = value.whole_number("block_size, in tokens");
       if (tokens == 0 || tokens > std::numeric_limits<std::uint32_t>::max()) {
-        json.fail(fmt::format("block_size is {}: expected the tokens of a block", tokens));
+        value.fail(fmt::format("block_size is {}: expected the tokens of a block", tokens));
       }
       block_tokens = static_cast<std::uint32_t>(tokens);
     } else if (key == "hash_id_scope") {
-      const std::string_view scope = json.string("hash_id_scope, \"local\" or \"global\"");
+      const std::string_view scope = value.text("hash_id_scope, \"local\" or \"global\"");
       if (scope != "local" && scope != "global") {
-        json.fail(fmt::format("hash_id_scope is '{}': expected local or global", scope));
+        value.fail(fmt::format("hash_id_scope is '{}': expected local or global", scope));
       }
       is_local = scope == "local";
     } else if (key == "requests") {
       has_requests = true;
-      json.elements("requests, an array", [&] { read_entry(json); });
-    } else {
-      json.skip();
+      read_entries(value);
     }
   });
   if (!block_tokens || !has_requests) {
-    json.fail("expected a session with block_size and requests");
+    session.fail("expected a session with block_size and requests");
   }
   if (num_sessions_ > 0 && (*block_tokens != block_tokens_ || is_local != is_local_)) {
-    json.fail(fmt::format("block_size {} and {} ids, but {} and {} in the sessions before",
-                          *block_tokens, is_local ? "local" : "global", block_tokens_,
-                          is_local_ ? "local" : "global"));
+    session.fail(fmt::format("block_size {} and {} ids, but {} and {} in the sessions before",
+                             *block_tokens, is_local ? "local" : "global", block_tokens_,
+                             is_local_ ? "local" : "global"));
   }
   block_tokens_ = *block_tokens;
   is_local_ = is_local;
   close_session();
 }
 
-// The recursion goes as deep as subagents are nested.
-void WekaSessions::read_entry(JsonCursor& json) {
+void WekaSessions::read_entries(const JsonValue& entries) {
+  entries.elements("requests, an array", [&](const JsonValue& entry) { read_entry(entry); });
+}
+
+// The recursion goes as deep as subagents are nested; simdjson refuses more than 1,024 levels.
+void WekaSessions::read_entry(const JsonValue& entry) {
   std::optional<double> seconds;
   std::optional<std::uint64_t> num_tokens;
   bool is_subagent = false;
   bool has_requests = false;
   std::vector<std::uint64_t> ids;
-  json.members([&](std::string_view key) {
+  entry.members("a request, an object", [&](std::string_view key, const JsonValue& value) {
     if (key == "t") {
-      seconds = json.number("t, in seconds");
+      seconds = value.number("t, in seconds");
     } else if (key == "in" || key == "input_length") {
-      num_tokens = json.whole_number("in, a number of tokens");
+      num_tokens = value.whole_number("in, a number of tokens");
     } else if (key == "type") {
-      is_subagent = json.string("type, \"n\", \"s\" or \"subagent\"") == "subagent";
+      is_subagent = value.text("type, \"n\", \"s\" or \"subagent\"") == "subagent";
     } else if (key == "hash_ids") {
-      json.elements("hash_ids, an array",
-                    [&] { ids.push_back(json.whole_number("an id, a whole number")); });
+      read_ids(value, ids);
     } else if (key == "requests") {
       has_requests = true;
-      json.elements("requests, an array", [&] { read_entry(json); });
-    } else {
-      json.skip();
+      read_entries(value);
     }
   });
-  if (is_subagent != has_requests) json.fail("expected a subagent and its requests, or neither");
+  if (is_subagent != has_requests) entry.fail("expected a subagent and its requests, or neither");
   if (is_subagent) return;
-  if (!seconds || !num_tokens) json.fail("expected a request with t (seconds) and in (tokens)");
+  if (!seconds || !num_tokens) entry.fail("expected a request with t (seconds) and in (tokens)");
   const std::size_t begin = session_ids_.size();
   session_ids_.insert(session_ids_.end(), ids.begin(), ids.end());
   session_.push_back({*seconds, *num_tokens, begin, session_ids_.size()});

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "trace/block_numbers.hpp"
-#include "trace/json_cursor.hpp"
+#include "trace/json_documents.hpp"
 #include "trace/trace.hpp"
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class WekaSessions {
  public:
   explicit WekaSessions(double gap_s) : gap_s_(gap_s) {}
 
-  /// Reads one session: the object at `json`. Throws ConfigError.
-  void read_session(JsonCursor& json);
+  /// Reads one session. Throws ConfigError.
+  void read_session(const JsonValue& session);
   /// Returns the requests by time; those of the same time by session, then in the session's order.
   /// Afterwards the collection is empty.
   [[nodiscard]] Trace take_merged(const std::string& name);
@@ -33,7 +33,8 @@ class WekaSessions {
     std::size_t end = 0;
     std::size_t session = 0;
   };
-  void read_entry(JsonCursor& json);
+  void read_entries(const JsonValue& entries);
+  void read_entry(const JsonValue& entry);
   /// Converts the ids of the session that was read to blocks.
   void close_session();
 

@@ -135,8 +135,14 @@ TEST(ReadWeka, LocalIdsAreOtherBlocksInAnotherSession) {
 }
 
 TEST(ReadWeka, OlderFilesSayNoScopeAndAreLocal) {
-  const std::string text = R"({"id":"t","block_size":64,"requests":[)" + entry("0", "1") + "]}";
+  const std::string text = R"({"id":"t","block_size":64,"requests":[)" + entry("0", "1") + "]}\n";
   EXPECT_EQ(requests(read(text + text)), (std::vector<Blocks>{{0}, {1}}));
+}
+
+TEST(ReadWeka, ASessionMayHaveManyLines) {
+  const std::string text = "\n{\"block_size\": 64,\n\"requests\": [\n" + entry("0", "1,2") + ",\n" +
+                           entry("1", "1,3") + "]\n}\n";
+  EXPECT_EQ(requests(read(text)), (std::vector<Blocks>{{0, 1}, {0, 2}}));
 }
 
 TEST(ReadWeka, ADirectoryIsItsFilesByName) {
@@ -168,18 +174,22 @@ TEST(ReadTrace, SaysWhichLineIsWrongAndWhatWasExpected) {
   expect_error("{\"hash_ids\": [1]}\n{\"input_length\": 3}\n",
                {"trace.jsonl:2: ", "the array \"hash_ids\""});
   expect_error("{\"hash_ids\": [1, \"a\"]}\n",
-               {".jsonl:1: ", "expected an id, a whole number, found '\"a\"]}'"});
+               {".jsonl:1: ", "expected an id, a whole number, found '\"a\"'"});
   expect_error("{\"hash_ids\": [1]}\n{\"hash_ids\": [1, 2\n",
-               {".jsonl:2: ", "',' or ']'", "the end of the file"});
-  expect_error("{\"hash_ids\": [1, 2\n", {".jsonl:1: ", "the end of the file"});
+               {".jsonl:2: expected JSON, found '{\"hash_ids\": [1, 2'"});
+  expect_error("{\"hash_ids\": [1, 2\n", {".jsonl:1: expected JSON"});
+  for (const char* skipped : {"[}", "[}}", "{]", "[1 2]", "nul", "01", "\"\\x\"", "[1,]"}) {
+    expect_error(std::string("{\"extra\": ") + skipped + ", \"hash_ids\": [1]}\n",
+                 {".jsonl:1: expected JSON"});
+  }
   expect_error("{\"hash_ids\": [1.5]}", {"a whole number, found '1.5"});
   expect_error("{\"hash_ids\": [-1]}", {"a whole number, found '-1"});
   expect_error("{\"hash_ids\": 7}", {"hash_ids, an array"});
   expect_error("{\"hash_ids\": [1]}\n\n{\"hash_ids\": [1], \"input_length\": \"long\"}",
                {".jsonl:3: ", "input_length"});
   expect_error("{\"hash_ids\": [1]}\n[2]", {"expected an object, found '[2]'"});
-  expect_error("{\"hash_ids\": [1], \"type}", {"a key that ends"});
-  expect_error("timestamp,hash_ids\n1,2\n", {".jsonl:1: ", "an object"});
+  expect_error("{\"hash_ids\": [1], \"type}", {".jsonl:1: expected JSON"});
+  expect_error("timestamp,hash_ids\n1,2\n", {".jsonl:1: expected JSON, found 'timestamp,hash_ids'"});
   expect_error("{\"prompt\": \"hello\"}", {"hash_ids", "requests"});
   expect_error("\n", {"empty"});
   expect_error("{\"hash_ids\": []}", {"no blocks"});
@@ -191,7 +201,7 @@ TEST(ReadTrace, SaysWhatIsWrongWithASession) {
   expect_error(R"({"requests": []})", {"block_size and requests"});
   expect_error(R"({"block_size": 0, "requests": []})", {"block_size is 0"});
   expect_error(session("local", "\n" + entry("0", "1") + ",\n{\"type\": \"n\", \"in\": 3}"),
-               {".jsonl:3: ", "t (seconds)"});
+               {".jsonl:1: ", "t (seconds)"});
   expect_error(session("local", R"({"t": 0, "type": "subagent"})"),
                {"a subagent and its requests"});
   expect_error(session("local", entry("0", "1")) + session("global", entry("0", "1")),
