@@ -54,7 +54,7 @@ std::size_t size_of(GroupBlocks blocks) {
 void add_table(Recorder::Draft& draft, GroupBlocks blocks) {
   for (const std::span<const BlockId> of_group : blocks) {
     draft.add_half(static_cast<std::uint32_t>(of_group.size()));
-    for (const BlockId block : of_group) draft.add_half(block.value());
+    draft.add_halves(of_group.size(), [&](std::size_t i) { return of_group[i].value(); });
   }
 }
 
@@ -184,7 +184,7 @@ void CallJournal::blocks_invalid(std::span<const BlockId> blocks) {
   Recorder::Draft draft =
       to_->draft(EventKind::kBlocksInvalid, kNoFlags, static_cast<std::uint32_t>(blocks.size()),
                  1 + blocks.size() / 2);
-  for (const BlockId block : blocks) draft.add_half(block.value());
+  draft.add_halves(blocks.size(), [&](std::size_t i) { return blocks[i].value(); });
   draft.end();
 }
 
@@ -307,9 +307,9 @@ void CallJournal::hashes_of(const Request& request, GroupId group, std::uint32_t
         to_->draft(EventKind::kHashes, kNoFlags, number_of(&request), 2 + count);
     draft.add(halves(request.num_hashes, hash_bytes));
     draft.add(halves((static_cast<std::uint32_t>(first) + 1) * length - 1, length));
-    for (const cpu_tier::BlockKey& key : keys.subspan(first, count)) {
-      draft.add(key.folded_hash() ^ weights.value());
-    }
+    draft.add_words(count, [&, of = keys.subspan(first)](std::size_t i) {
+      return of[i].folded_hash() ^ weights.value();
+    });
     draft.end();
     first += count;
   } while (first < keys.size());

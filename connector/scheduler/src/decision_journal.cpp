@@ -88,7 +88,7 @@ void DecisionJournal::skipped(recorder::Skip why, RequestId request,
     const std::size_t count = std::min(keys.size(), kMostKeys);
     Recorder::Draft draft =
         to_->draft(EventKind::kSkipped, static_cast<std::uint8_t>(why), number_of(request), count);
-    for (const cpu_tier::BlockKey& key : keys.first(count)) draft.add(key.mixed());
+    draft.add_words(count, [&](std::size_t i) { return keys[i].mixed(); });
     draft.end();
     keys = keys.subspan(count);
   }
@@ -110,7 +110,7 @@ void DecisionJournal::transfers(EventKind kind, std::span<const TransferId> of) 
   while (!of.empty()) {
     const std::size_t count = std::min(of.size(), kMostKeys);
     Recorder::Draft draft = to_->draft(kind, kNoFlags, 0, count);
-    for (const TransferId one : of.first(count)) draft.add(one.value());
+    draft.add_words(count, [&](std::size_t i) { return of[i].value(); });
     draft.end();
     of = of.subspan(count);
   }
@@ -124,10 +124,10 @@ void DecisionJournal::planned(const StepPlan& plan) {
                                        number_of(order.owner.request), 2 + 2 * order.blocks.size());
     draft.add(order.transfer.value());
     draft.add(halves(order.slab_class.value(), static_cast<std::uint32_t>(order.blocks.size())));
-    for (const BlockSlot& one : order.blocks) {
-      draft.add(one.identity);
-      draft.add(halves(one.block.value(), one.slot.value()));
-    }
+    draft.add_words(2 * order.blocks.size(), [&](std::size_t i) {
+      const BlockSlot& one = order.blocks[i / 2];
+      return i % 2 == 0 ? one.identity : halves(one.block.value(), one.slot.value());
+    });
     draft.end();
   }
   for (const LoadOrder& order : plan.loads) {
@@ -138,9 +138,9 @@ void DecisionJournal::planned(const StepPlan& plan) {
     draft.add(order.transfer.value());
     for (const ClassBlocks& part : order.parts) {
       draft.add(halves(part.slab_class.value(), static_cast<std::uint32_t>(part.blocks.size())));
-      for (const BlockSlot& one : part.blocks) {
-        draft.add(halves(one.block.value(), one.slot.value()));
-      }
+      draft.add_words(part.blocks.size(), [&](std::size_t i) {
+        return halves(part.blocks[i].block.value(), part.blocks[i].slot.value());
+      });
     }
     draft.end();
   }
@@ -180,10 +180,9 @@ void DecisionJournal::put_moves(SlabClassId of, std::span<const KeyMove> moves) 
         to_->draft(came ? EventKind::kCame : EventKind::kLeft,
                    came ? std::uint8_t{kNoFlags} : static_cast<std::uint8_t>(leaving_of(kind)),
                    of.value(), 2 * count);
-    for (const KeyMove& one : moves.first(count)) {
-      draft.add(one.key);
-      draft.add(halves(one.slot.value(), 0));
-    }
+    draft.add_words(2 * count, [&](std::size_t i) {
+      return i % 2 == 0 ? moves[i / 2].key : halves(moves[i / 2].slot.value(), 0);
+    });
     draft.end();
     moves = moves.subspan(count);
   }

@@ -167,6 +167,43 @@ TEST(RecorderTest, EventsThatAreLongerThanSegmentsWrapToo) {
   }
 }
 
+TEST(RecorderTest, HoweverItsWordsAreAddedAnEventIsTheSame) {
+  Recorder in_runs(Recorder::kMinRingBytes, kBy);
+  Recorder one_by_one(Recorder::kMinRingBytes, kBy);
+  std::mt19937 random(5);
+  std::size_t num_lost = 0;
+  for (std::uint32_t number = 0; number < 300; ++number) {
+    // Now and then more words are added than the event's limit allows.
+    const std::uint32_t limit = number % 30 == 0 ? in_runs.max_words() + 1 : 600;
+    Recorder::Draft draft = in_runs.draft(EventKind::kReport, 0, number, limit);
+    Recorder::Draft expected = one_by_one.draft(EventKind::kReport, 0, number, limit);
+    for (std::uint32_t run = 0; run < (limit > 600 ? 60 : 4); ++run) {
+      std::vector<std::uint32_t> values(random() % 150);
+      for (std::uint32_t& value : values) value = random();
+      const auto at = [&](std::size_t i) { return values[i]; };
+      if (run % 2 == 0) {
+        draft.add_halves(values.size(), at);
+        for (const std::uint32_t value : values) expected.add_half(value);
+      } else {
+        draft.add_words(values.size(), at);
+        for (const std::uint32_t value : values) expected.add(value);
+      }
+    }
+    draft.end();
+    expected.end();
+    ASSERT_EQ(in_runs.position(), one_by_one.position());
+    const Recording found = Recording::from_bytes(in_runs.bytes());
+    const Recording other = Recording::from_bytes(one_by_one.bytes());
+    const std::vector<Event> events = events_of(found);
+    const std::vector<Event> others = events_of(other);
+    ASSERT_EQ(events.size(), others.size());
+    ASSERT_EQ(events.back().kind(), others.back().kind());
+    ASSERT_TRUE(std::ranges::equal(events.back().words, others.back().words));
+    num_lost += events.back().kind() == EventKind::kLost ? 1U : 0U;
+  }
+  EXPECT_GT(num_lost, 0U);
+}
+
 TEST(RecorderTest, AnEventThatIsTooLongIsNamedAsLost) {
   Recorder recorder(Recorder::kMinRingBytes, kBy);
   const std::uint32_t most = recorder.max_words();
