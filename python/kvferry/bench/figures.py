@@ -148,18 +148,19 @@ def pin(report: BenchReport) -> Figure:
 
 
 def trace(report: BenchReport) -> Figure:
-    """Draw loads and stored blocks over the tier's capacity, a line for each policy.
+    """Draw loadable tokens and stored blocks over the tier's size, a line for each policy.
 
-    For synthetic traffic of one capacity: bars for each kind of traffic.
+    Blocks have the same number of tokens, so a share of the blocks is one of the tokens. For synthetic traffic of one
+    size: bars for each kind of traffic.
     """
     figure, panels = panels_of(2)
     for axes, value, label in zip(
-        panels, ("loadable_hit_percent", "stored_blocks"), ("can be loaded, %", "stored blocks"), strict=True
+        panels, ("loadable_hit_percent", "stored_blocks"), ("loadable tokens, %", "stored blocks"), strict=True
     ):
-        if len(distinct(report.rows, "capacity_blocks")) > 1:
-            lines(axes, report.rows, "capacity_blocks", ("policy", "traffic"), value)
+        if len(distinct(report.rows, "capacity_gb")) > 1:
+            lines(axes, report.rows, "capacity_gb", ("policy", "traffic"), value)
             axes.set_xscale("log")
-            axes.set_xlabel("capacity in blocks")
+            axes.set_xlabel("tier, GB")
             add_legend(axes)
         else:
             bars(axes, report.rows, "traffic", ("policy",), value)
