@@ -33,10 +33,7 @@ OLDER_RELEASES_MEET = {
         "preflight", "random_lives", "replicas", "runner_exits", "shared_loads", "stale_reports", "start_up", "stats",
         "versions", "whole_loads",
     ),
-    "0.31": (
-        "connector_scheduler", "every_state", "failed_loads", "kv_events", "preflight", "random_lives", "start_up",
-        "versions", "whole_loads",
-    ),
+    "0.31": ("connector_scheduler", "every_state", "kv_events", "preflight", "start_up", "versions"),
 }  # fmt: skip
 # What the inner loop leaves out by a part of its name: the tests that take half of the time.
 CHECK_LEAVES_OUT = (

@@ -98,7 +98,7 @@ def stages_of(number: int, events: list[_core.RecordedEvent], times: list[int], 
     return [(state, at, until) for (state, at), until in zip(begins, ends, strict=True)]
 
 
-@pytest.mark.parametrize("seed", seed_range(3))
+@pytest.mark.parametrize("seed", seed_range(2))
 def test_a_timeline_of_a_random_life_is_what_its_recording_has(
     make: Make, folder: Path, tmp_path: Path, is_async: bool, seed: int
 ) -> None:

@@ -229,7 +229,7 @@ def test_what_is_computed_on_blocks_that_the_engine_kept_of_another_version_is_n
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("seed", seed_range(4))
+@pytest.mark.parametrize("seed", seed_range(2))
 def test_random_lives_among_versions_read_no_cell_of_another(
     training: Training, is_async: bool, seed: int, model: dict[str, Any]
 ) -> None:
@@ -280,7 +280,7 @@ def test_what_a_sibling_has_loaded_of_another_version_is_not_stored(
     assert engine.external_hit_tokens["again"] > 0
 
 
-@pytest.mark.parametrize("seed", seed_range(4))
+@pytest.mark.parametrize("seed", seed_range(2))
 def test_random_lives_among_versions_beside_a_sibling_read_no_cell_of_another(
     training: Training, request: pytest.FixtureRequest, is_async: bool, seed: int
 ) -> None:
