@@ -89,6 +89,12 @@ def test_alerts_ask_for_metrics_and_labels_that_there_are(rules: list[dict[str, 
         assert told <= grouped, rule["alert"]
 
 
+def test_a_shared_tier_is_ready_when_the_ranks_are(rules: list[dict[str, Any]]) -> None:
+    """There, tier_ready_blocks counts the engine's own slots, and would never reach the tier's size."""
+    [rule] = [rule for rule in rules if rule["alert"] == "KvferryTierNotReady"]
+    assert "kvferry_tier_ready_blocks" not in rule["expr"]
+
+
 def test_alerts_take_increases_of_counters_and_only_of_them(rules: list[dict[str, Any]]) -> None:
     for rule in rules:
         for name, window in re.findall(r"vllm:kvferry_(\w+)(?:{[^}]*})?(\[\w+\])?", rule["expr"]):
