@@ -15,6 +15,8 @@ from prometheus_client import Counter, Histogram
 DASHBOARD = Path(__file__).parents[2] / "examples/grafana/kvferry.json"
 ALERTS = DASHBOARD.with_name("alerts.yml")
 SUFFIXES = {Counter: "_total", Histogram: "_bucket"}
+# Of vLLM's counter of prompt tokens.
+SOURCES = {"local_compute", "local_cache_hit", "external_kv_transfer"}
 NAMES = {name + SUFFIXES.get(metric.kind, ""): metric for name, metric in METRICS.items()}
 
 
@@ -65,6 +67,23 @@ def test_panels_have_places_and_names_of_their_own(panels: list[dict[str, Any]])
     assert all(before["y"] <= after["y"] for before, after in pairwise(places))
 
 
+def test_figures_do_not_take_the_thresholds_that_grafana_assumes(panels: list[dict[str, Any]]) -> None:
+    """Without a colour or thresholds, a figure of more than 80 is red."""
+    for panel in panels:
+        if panel["type"] != "timeseries":
+            defaults = panel["fieldConfig"]["defaults"]
+            assert defaults["color"]["mode"] == ("thresholds" if "thresholds" in defaults else "fixed"), panel["title"]
+
+
+def test_settings_of_one_series_name_a_series_that_there_is(panels: list[dict[str, Any]]) -> None:
+    values = {key.partition("/")[2] for key in SCHEDULER_KEYS.values()} | SOURCES
+    for panel in panels:
+        targets = {target["refId"] for target in panel["targets"]}
+        for override in panel["fieldConfig"]["overrides"]:
+            known = {"byName": values, "byFrameRefID": targets}[override["matcher"]["id"]]
+            assert override["matcher"]["options"] in known, panel["title"]
+
+
 # ---- alert rules ----
 
 
@@ -87,6 +106,12 @@ def test_alerts_ask_for_metrics_and_labels_that_there_are(rules: list[dict[str, 
         assert selected <= labels, rule["expr"]
         told = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])))
         assert told <= grouped, rule["alert"]
+
+
+def test_a_shared_tier_is_ready_when_the_ranks_are(rules: list[dict[str, Any]]) -> None:
+    """There, tier_ready_blocks counts the engine's own slots, and would never reach the tier's size."""
+    [rule] = [rule for rule in rules if rule["alert"] == "KvferryTierNotReady"]
+    assert "kvferry_tier_ready_blocks" not in rule["expr"]
 
 
 def test_alerts_take_increases_of_counters_and_only_of_them(rules: list[dict[str, Any]]) -> None:
