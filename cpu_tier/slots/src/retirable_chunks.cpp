@@ -15,7 +15,7 @@ namespace {
 
 /// How many runs are compared to find the coldest one, by class and segment, and how many slots are
 /// looked at to find these runs.
-constexpr std::size_t kCandidates = 16;
+constexpr std::size_t kCandidates = 4;
 constexpr std::size_t kMostSteps = 1024;
 
 /// Runs that are looked at if none of these can be retired. A look ends at the first named slot.
@@ -99,18 +99,21 @@ std::uint32_t Tier::common_age(const SlabClass& of, std::uint32_t age) const {
   return num_classes_ == 1 ? age : of.ages.marks_since(of.clock(), age);
 }
 
-std::optional<std::uint32_t> Tier::age_of(ChunkRange chunks, std::uint32_t age_of_free) const {
-  std::uint32_t least = age_of_free;
+std::optional<std::uint64_t> Tier::age_of(ChunkRange chunks, std::uint32_t age_of_free) const {
+  std::uint64_t sum = 0;
   for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
     const std::uint8_t its = class_of_chunk_[chunk.value()];
     if (its == kRetired) return std::nullopt;
-    if (its == kNoClass) continue;
+    if (its == kNoClass) {
+      sum += age_of_free;
+      continue;
+    }
     const SlabClass& one = *classes_[its];
     const auto range = cold_range(one.slots.table(), one.range_of(chunk));
     if (!range) return std::nullopt;
-    if (range->age) least = std::min(least, common_age(one, range->least_age));
+    sum += range->age ? common_age(one, *range->age) : age_of_free;
   }
-  return least;
+  return sum / (chunks.end.value() - chunks.begin.value());
 }
 
 std::optional<ChunkRange> Tier::coldest_run(std::uint32_t run) const {
@@ -122,14 +125,14 @@ std::optional<ChunkRange> Tier::coldest_run(std::uint32_t run) const {
     age_of_free = std::max(age_of_free, age ? common_age(one, *age) : 0);
   }
   std::optional<ChunkRange> coldest;
-  std::uint32_t most = 0;
+  std::uint64_t most = 0;
   ChunkId last(max_chunks_);
   // Checks whether the chunk's run differs from the last one.
   const auto consider = [&](ChunkId chunk) KVFERRY_REQUIRES(mutex_) {
     const std::optional<ChunkRange> chunks = run_of(chunk, run);
     if (!chunks || chunks->begin == last) return false;
     last = chunks->begin;
-    const std::optional<std::uint32_t> age = age_of(*chunks, age_of_free);
+    const std::optional<std::uint64_t> age = age_of(*chunks, age_of_free);
     if (age && (!coldest || *age > most)) {
       coldest = chunks;
       most = *age;
