@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <simdjson.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <simdjson.h>
 #include <string>
 #include <string_view>
 #include <vector>

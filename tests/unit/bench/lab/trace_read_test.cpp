@@ -189,7 +189,8 @@ TEST(ReadTrace, SaysWhichLineIsWrongAndWhatWasExpected) {
                {".jsonl:3: ", "input_length"});
   expect_error("{\"hash_ids\": [1]}\n[2]", {"expected an object, found '[2]'"});
   expect_error("{\"hash_ids\": [1], \"type}", {".jsonl:1: expected JSON"});
-  expect_error("timestamp,hash_ids\n1,2\n", {".jsonl:1: expected JSON, found 'timestamp,hash_ids'"});
+  expect_error("timestamp,hash_ids\n1,2\n",
+               {".jsonl:1: expected JSON, found 'timestamp,hash_ids'"});
   expect_error("{\"prompt\": \"hello\"}", {"hash_ids", "requests"});
   expect_error("\n", {"empty"});
   expect_error("{\"hash_ids\": []}", {"no blocks"});
