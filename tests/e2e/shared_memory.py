@@ -67,9 +67,10 @@ def shared_memory_of(session: int) -> set[str]:
 
 
 def without_those_of_others(names: set[str], mine: set[str]) -> set[str]:
-    """`names` without what a killed engine of another test may have left, until that test or the next engine removes it.
+    """`names` without what a killed engine of another test may have left.
 
-    `mine`: what the caller's engine had mapped or open, which counts in any case.
+    That test or the next engine removes it. What is among `mine` counts in any case: the caller's engine had it mapped
+    or open.
     """
     return {name for name in names if name in mine or not LEFT_BY_THE_DEAD.fullmatch(name)}
 
