@@ -2,9 +2,9 @@
 """Collects what a machine without a network can be given: the programs of a GPU check, and what building them needs.
 
 The libraries are as Debian packages them: sources and headers of googletest, CLI11, nlohmann-json and fmt (used as
-headers); headers and shared libraries of oneTBB, hwloc and simdjson. For each the folder holds a package configuration, so that
-``-DCMAKE_PREFIX_PATH=DIR`` is all that CMake is told. The programs run on machines whose C library is not older than
-the one here (glibc 2.36 on Debian 12).
+headers); headers and shared libraries of oneTBB, hwloc and simdjson. For each the folder holds a package configuration,
+so that ``-DCMAKE_PREFIX_PATH=DIR`` is all that CMake is told. The programs run on machines whose C library is not older
+than the one here (glibc 2.36 on Debian 12).
 """
 
 import shutil
