@@ -144,7 +144,7 @@ ELSEWHERE = (
         ("tests/package/try_wheel.sh", "tools/test_wheels.sh"),
         (" install --no-index", "try_wheel.sh"),
     ),
-    Elsewhere(r"apt-get install .*", ("tools/setup_system.sh",)),
+    Elsewhere(r"apt-get install (?!prometheus ).*", ("tools/setup_system.sh",)),
     Elsewhere(r"tools/setup_system\.sh (?:bench|test)", ("tools/run_tests.sh",)),
     Elsewhere(r"tools/setup_vllm_site\.sh 0\.30", (STAGES,), ("setup_vllm_site.sh", '"0.30"')),
     Elsewhere(
@@ -219,6 +219,8 @@ NOT_RUN = (
         Reason.NEEDS_GPU,
     ),
     NotRun(r"make format", Reason.CHANGES_MACHINE),
+    NotRun(r"apt-get install prometheus chromium pngquant", Reason.CHANGES_MACHINE),
+    NotRun(r"examples/grafana/render/render\.sh .*", Reason.TOO_LONG),
     NotRun(r"pip install '\.\[plot\]'|pip install pre-commit && pre-commit install", Reason.CHANGES_MACHINE),
     NotRun(r"make (?:check|soak|soak-shared|test-kvcached|test-dynamo|test-fleet)", Reason.TOO_LONG),
     NotRun(r"make bench(?:-\w+)?(?: BENCH_ARGS=.*)?|KVFERRY_BENCH_DEVICE=cuda .* make bench", Reason.TOO_LONG),
