@@ -61,6 +61,8 @@ class JsonDocuments {
   /// The next document; none at the end of the file. Throws a ConfigError that names the line if
   /// it is not JSON.
   [[nodiscard]] std::optional<JsonValue> next();
+  /// The first document is the next one again.
+  void rewind() { at_ = line_ = 0; }
 
  private:
   const std::string name_;

@@ -42,9 +42,10 @@ std::vector<fs::path> files_of(const fs::path& path) {
   return files;
 }
 
-TraceFormat format_of(const fs::path& file) {
-  JsonDocuments documents(file);
+/// By the first document, which is the next one afterwards.
+TraceFormat format_of(JsonDocuments& documents, const fs::path& file) {
   const std::optional<JsonValue> first = documents.next();
+  documents.rewind();
   if (!first) throw ConfigError("the trace " + file.string() + " is empty");
   bool has_ids = false;
   bool has_chat = false;
@@ -61,8 +62,7 @@ TraceFormat format_of(const fs::path& file) {
       "(mooncake; qwen with \"chat_id\"), or an object per session with \"requests\" (weka)");
 }
 
-Trace read_requests(const fs::path& file, std::uint32_t block_tokens) {
-  JsonDocuments documents(file);
+Trace read_requests(const fs::path& file, JsonDocuments& documents, std::uint32_t block_tokens) {
   Trace trace(file.filename().string(), block_tokens);
   BlockNumbers numbers;
   std::vector<std::uint64_t> ids;
@@ -101,6 +101,15 @@ Trace read_sessions(const fs::path& path, const ReadOptions& options) {
   return sessions.take_merged((path / "").parent_path().filename().string());
 }
 
+Trace read_file(const fs::path& file, const ReadOptions& options) {
+  JsonDocuments documents(file);
+  const TraceFormat format = options.format ? *options.format : format_of(documents, file);
+  if (format == TraceFormat::kWeka) return read_sessions(file, options);
+  const std::uint32_t default_tokens =
+      format == TraceFormat::kQwen ? kQwenBlockTokens : kMooncakeBlockTokens;
+  return read_requests(file, documents, options.block_tokens.value_or(default_tokens));
+}
+
 }  // namespace
 
 std::optional<TraceFormat> trace_format_from(std::string_view text) {
@@ -117,18 +126,11 @@ const char* to_string(TraceFormat format) {
 
 Trace read_trace(const fs::path& file, const ReadOptions& options) {
   const bool is_directory = fs::is_directory(file);
-  const TraceFormat format = options.format ? *options.format
-                             : is_directory ? TraceFormat::kWeka
-                                            : format_of(file);
-  if (is_directory && format != TraceFormat::kWeka) {
+  if (is_directory && options.format.value_or(TraceFormat::kWeka) != TraceFormat::kWeka) {
     throw ConfigError(fmt::format("{} is a directory: a trace of {} is one file", file.string(),
-                                  to_string(format)));
+                                  to_string(*options.format)));
   }
-  const std::uint32_t default_tokens =
-      format == TraceFormat::kQwen ? kQwenBlockTokens : kMooncakeBlockTokens;
-  Trace trace = format == TraceFormat::kWeka
-                    ? read_sessions(file, options)
-                    : read_requests(file, options.block_tokens.value_or(default_tokens));
+  Trace trace = is_directory ? read_sessions(file, options) : read_file(file, options);
   if (trace.num_accesses() == 0) throw ConfigError("the trace " + file.string() + " has no blocks");
   return trace;
 }
