@@ -15,11 +15,9 @@ ABANDONED_S = 20.0
 SHARED_MEMORY = Path("/dev/shm")
 # Of vLLM's communicator between CPU ranks, which it has on processors with AVX-512: they stay when a rank is killed.
 VLLMS_OWN = re.compile(r"vllm_dist_.*-cpushm_\d+")
-# What vLLM names at random, so that a name does not tell whose it is: only the one who has it mapped does.
-NAMED_AT_RANDOM = re.compile(r"psm_.*|sem\.mp-.*")
 # Of an engine that was killed: vLLM's queues and semaphores, which stay, and a claim on memory and what it said of its
 # tier, which the next engine removes.
-LEFT_BY_THE_DEAD = re.compile(rf"{NAMED_AT_RANDOM.pattern}|kvferry-claim-.*|kvferry-engine-.*")
+LEFT_BY_THE_DEAD = re.compile(r"psm_.*|sem\.mp-.*|kvferry-claim-.*|kvferry-engine-.*")
 # A tier, and what engines write beside it for routers.
 TIER_OF_TEST = re.compile(r"kvferry-.*-of-test-(\d+)(?:\.events-\d+)?")
 
