@@ -416,13 +416,11 @@ class RecordedEvents:
 
 class Recording:
     """
-    Events that were read from a recording: a copy, which nothing overwrites.
+    Events that were read from a recording: a copy, which nothing overwrites. Thread-safe.
     """
-    def about(
-        self, keys: collections.abc.Set[typing.SupportsInt | typing.SupportsIndex]
-    ) -> list[tuple[int, RecordedEvent]]:
+    def about(self, key: typing.SupportsInt | typing.SupportsIndex) -> list[RecordedEvent]:
         """
-        Returns what was recorded about blocks: pairs of a key and an event of kind store, skipped, left or came, in their order. Of the words only a store's transfer and counts are left.
+        Returns what became of a block, in its order. Kinds: store, skipped, left and came, which name the key; store ended and aborted of the key's stores. The only word is the store, if the event is about one.
         """
     def each(self, kinds: collections.abc.Sequence[str]) -> RecordedEvents:
         """
@@ -450,7 +448,7 @@ class Recording:
         """
     def times(self, positions: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> list[int]:
         """
-        Returns the newest time (nanoseconds of the engine's steady clock) that was recorded up to each of the positions, which must ascend; 0: none.
+        Returns the newest time (nanoseconds of the engine's steady clock) that was recorded up to each of the positions; 0: none.
         """
     @property
     def begin(self) -> int:

@@ -53,18 +53,6 @@ NOT_STORED = {Reason.STORE_FAILED, Reason.STORE_ABORTED}
 _LEAVINGS = (Reason.EVICTED, Reason.FORGOTTEN, Reason.CHUNK_GONE, Reason.DAMAGED)
 
 
-class Clock:
-    """Times of positions that ascend."""
-
-    def __init__(self, events: _core.Recording, positions: list[int]) -> None:
-        self._positions = positions
-        self._times = events.times(positions)
-
-    def at(self, position: int) -> int:
-        """Return the newest time up to one of the positions."""
-        return int(self._times[bisect.bisect_left(self._positions, position)])
-
-
 class Change(NamedTuple):
     """Something that happened to a block; `store`: the store that it belongs to, or None."""
 
@@ -73,61 +61,69 @@ class Change(NamedTuple):
     store: int | None
 
 
+def _reason_of(event: _core.RecordedEvent) -> Reason:
+    """Return what an event of `Recording.about` says about its block."""
+    if event.kind == "skipped":
+        return SKIPS[event.flags]
+    if event.kind == "left":
+        return _LEAVINGS[event.flags]
+    if event.kind == "store":
+        return Reason.BEING_STORED
+    if event.kind == "aborted":
+        return Reason.STORE_ABORTED
+    if event.kind == "store ended" and event.flags & FAILED:
+        return Reason.STORE_FAILED
+    return Reason.THERE
+
+
 class Histories:
-    """What happened to blocks, by key, in its order."""
+    """What happened to blocks, by key. What was asked once is kept."""
 
-    def __init__(self, events: _core.Recording, keys: Iterable[int]) -> None:
-        self._changes: dict[int, list[Change]] = {key: [] for key in keys}
-        in_store: dict[int, list[int]] = {}
-        for key, event in events.about(set(self._changes)) if self._changes else ():
-            if event.kind == "store":
-                transfer = event.words[0]
-                in_store.setdefault(transfer, []).append(key)
-                change = Change(event.position, Reason.BEING_STORED, transfer)
-            elif event.kind == "skipped":
-                change = Change(event.position, SKIPS[event.flags], None)
-            elif event.kind == "left":
-                change = Change(event.position, _LEAVINGS[event.flags], None)
-            else:
-                change = Change(event.position, Reason.THERE, None)
-            self._changes[key].append(change)
-        for event in events.select(["store ended", "aborted"]) if in_store else ():
-            if event.kind == "aborted":
-                reason, transfers = Reason.STORE_ABORTED, event.words
-            else:
-                reason = Reason.STORE_FAILED if event.flags & FAILED else Reason.THERE
-                transfers = event.words[:1]
-            for transfer in transfers:
-                for key in in_store.get(transfer, ()):
-                    self._changes[key].append(Change(event.position, reason, transfer))
-        for changes in self._changes.values():
-            changes.sort(key=lambda change: change.position)
-        self._clock = Clock(events, sorted({one.position for changes in self._changes.values() for one in changes}))
+    def __init__(self, events: _core.Recording) -> None:
+        self._events = events
+        self._changes: dict[int, list[Change]] = {}
 
-    def of(self, key: int, first: int = 0, end: int | None = None) -> Iterator[Change]:
-        """Yield the changes of a block at positions from `first` on and before `end`.
-
-        The end of a store changes only a block that is still being stored by it: a rank may have skipped the block, or
-        the store may have been aborted before.
-        """
-        stored_by: int | None = None
-        for change in self._changes[key]:
-            if end is not None and change.position >= end:
-                return
-            if change.reason is Reason.BEING_STORED:
-                stored_by = change.store
-            elif change.store is None or change.store == stored_by:
-                stored_by = None
-            else:
-                continue
-            if change.position >= first:
-                yield change
+    def since(self, key: int, position: int) -> list[Change]:
+        """Return the changes of a block from `position` on, in their order."""
+        changes = self._of(key)
+        return changes[bisect.bisect_left(changes, position, key=_position) :]
 
     def before(self, key: int, position: int) -> tuple[Reason, int | None, int | None]:
         """Return what had become of a block at `position`, and when that and its last store happened."""
-        reason, since, stored = Reason.NEVER_OFFERED, None, None
-        for change in self.of(key, end=position):
-            reason, since = change.reason, self._clock.at(change.position)
-            if reason is Reason.THERE:
-                stored = since
-        return reason, since, stored
+        changes = self._of(key)
+        end = bisect.bisect_left(changes, position, key=_position)
+        if end == 0:
+            return Reason.NEVER_OFFERED, None, None
+        stored = next((changes[i] for i in range(end - 1, -1, -1) if changes[i].reason is Reason.THERE), None)
+        return changes[end - 1].reason, self._time_of(changes[end - 1]), self._time_of(stored) if stored else None
+
+    def _of(self, key: int) -> list[Change]:
+        if key not in self._changes:
+            self._changes[key] = list(_changes(self._events.about(key)))
+        return self._changes[key]
+
+    def _time_of(self, change: Change) -> int:
+        return self._events.times([change.position])[0]
+
+
+def _changes(events: Iterable[_core.RecordedEvent]) -> Iterator[Change]:
+    """Yield what the events changed.
+
+    The end of a store changes only a block that is still being stored by it: a rank may have skipped the block, or the
+    store may have been aborted before.
+    """
+    stored_by: int | None = None
+    for event in events:
+        reason = _reason_of(event)
+        store = event.words[0] if event.words else None
+        if reason is Reason.BEING_STORED:
+            stored_by = store
+        elif store is None or store == stored_by:
+            stored_by = None
+        else:
+            continue
+        yield Change(event.position, reason, store)
+
+
+def _position(change: Change) -> int:
+    return change.position

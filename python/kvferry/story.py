@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from kvferry import _core
-from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Clock, Histories, Reason, halves
+from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Histories, Reason, halves
 from kvferry.errors import ConfigError
 from kvferry.recordings import configured_number, named, wall_s
 
@@ -172,9 +172,11 @@ class Stories:
         config = named(file.config)
         self._hash_tokens = configured_number(config, "hash_tokens", 1)
         self._weights = configured_number(config, "weights", 0)
+        self._all_weights = {self._weights} | {event.words[1] for event in self._events.select(["weights"])}
         groups = [line.split() for line in file.config.splitlines() if line.startswith("group ")]
         self._hashes_per_block = [int(words[4]) for words in groups]
         self._arrivals = {event.number: event for event in self._events.select(["request"])}
+        self._histories = Histories(self._events)
 
     def wall_s(self, at_ns: int) -> float:
         """Return a time of the recording as seconds since 1970."""
@@ -216,7 +218,6 @@ class Stories:
             ],
             number,
         )  # fmt: skip
-        clock = Clock(self._events, [event.position for event in own])
         arrival = self._arrivals.get(number)
         finished = [event for event in own if event.kind == "finished"]
         skipped: dict[Reason, int] = {}
@@ -227,8 +228,7 @@ class Stories:
         arrived_at = arrival.position if arrival else 0
         keys = self._keys(number)
         others = self._under_all_weights(own)
-        histories = Histories(self._events, keys.union(*others.values()))
-        changes = {key: list(histories.of(key, arrived_at)) for key in keys}
+        changes = {key: self._histories.since(key, arrived_at) for key in keys}
         return Story(
             request=id_of(arrival.words) if arrival else f"number {number}",
             number=number,
@@ -236,8 +236,8 @@ class Stories:
             finished_ns=finished[-1].words[0] if finished else None,
             began_ns=self._events.times([self._events.begin])[0] or self.file.steady_ns,
             is_whole=self._events.begin == 0,
-            lookups=tuple(merged(self._lookups(own, histories, others))),
-            loads=tuple(self._loads(own, clock)),
+            lookups=tuple(merged(self._lookups(own, others))),
+            loads=tuple(self._loads(own)),
             num_stored=sum(any(one.reason is Reason.THERE for one in of_it) for of_it in changes.values()),
             num_failed_stores=len(
                 {one.store for of_it in changes.values() for one in of_it if one.reason in NOT_STORED}
@@ -262,19 +262,16 @@ class Stories:
     def _under_all_weights(self, own: Sequence[_core.RecordedEvent]) -> dict[int, set[int]]:
         """Return, for the key of each block that a lookup missed, its keys under all weights, and the key itself."""
         absent = [event for event in own if event.kind == "missing"]
-        weights = {self._weights} | {event.words[1] for event in self._events.select(["weights"])}
         return {
             event.words[0]: {event.words[0]}
             | {
                 _core.recorded_keys([event.words[1]], event.words[2] & 0xFFFF, event.words[2] >> 16 & 0xFFFF, one)[0]
-                for one in weights
+                for one in self._all_weights
             }
             for event in absent
         }
 
-    def _lookups(
-        self, own: Sequence[_core.RecordedEvent], histories: Histories, others: dict[int, set[int]]
-    ) -> Iterator[Lookup]:
+    def _lookups(self, own: Sequence[_core.RecordedEvent], others: dict[int, set[int]]) -> Iterator[Lookup]:
         asked: _core.RecordedEvent | None = None
         answer: _core.RecordedEvent | None = None
         missing: list[Missing] = []
@@ -282,7 +279,7 @@ class Stories:
             if event is not None and event.kind == "missing":
                 # A ring can begin behind the question.
                 if asked is not None:
-                    missing.append(self._missing(event, histories, others[event.words[0]], asked.words[0]))
+                    missing.append(self._missing(event, others[event.words[0]], asked.words[0]))
                 continue
             if asked is not None and answer is not None:
                 yield self._lookup(asked, answer, missing)
@@ -306,12 +303,12 @@ class Stories:
             is_put_off=is_pending and len(answer.words) == 1,
         )
 
-    def _missing(self, event: _core.RecordedEvent, histories: Histories, keys: set[int], at_ns: int) -> Missing:
+    def _missing(self, event: _core.RecordedEvent, keys: set[int], at_ns: int) -> Missing:
         """Say why a block was missing, of which `keys` are the keys under all weights."""
         group, position = halves(event.words[3])
-        reason, since_ns, stored_ns = histories.before(event.words[0], event.position)
+        reason, since_ns, stored_ns = self._histories.before(event.words[0], event.position)
         if reason is Reason.NEVER_OFFERED:
-            others = (histories.before(key, event.position)[0] for key in keys - {event.words[0]})
+            others = (self._histories.before(key, event.position)[0] for key in keys - {event.words[0]})
             if Reason.THERE in others:
                 reason = Reason.OTHER_WEIGHTS
             elif self._events.begin > 0:
@@ -324,7 +321,7 @@ class Stories:
             stored_ns=None if stored_ns is None else at_ns - stored_ns,
         )
 
-    def _loads(self, own: Sequence[_core.RecordedEvent], clock: Clock) -> Iterator[Load]:
+    def _loads(self, own: Sequence[_core.RecordedEvent]) -> Iterator[Load]:
         for begun in own:
             if begun.kind != "load begun" or begun.flags & FAILED:
                 continue
@@ -339,12 +336,15 @@ class Stories:
             yield Load(
                 transfer=transfer,
                 num_tokens=(end - first) * self._hash_tokens,
-                begun_ns=clock.at(begun.position),
-                planned_ns=clock.at(planned.position) if planned else None,
-                ended_ns=clock.at(ended.position) if ended else None,
-                told_ns=clock.at(told.position) if told else None,
+                begun_ns=self._time_of(begun),
+                planned_ns=self._time_of(planned) if planned else None,
+                ended_ns=self._time_of(ended) if ended else None,
+                told_ns=self._time_of(told) if told else None,
                 fate=FATES[ended.flags] if ended else Fate.UNDER_WAY,
             )
+
+    def _time_of(self, event: _core.RecordedEvent) -> int:
+        return self._events.times([event.position])[0]
 
 
 def merged(lookups: Iterable[Lookup]) -> Iterator[Lookup]:

@@ -7,6 +7,7 @@
 #include "kvferry/recorder/recording.hpp"
 #include "kvferry/recorder/saved_recording.hpp"
 
+#include "indexed_recording.hpp"
 #include "py_text.hpp"
 
 #include <pybind11/stl.h>
@@ -49,25 +50,6 @@ OwnEvent own(const Event& event) {
           {event.words.begin(), event.words.end()}};
 }
 
-/// Which kinds have keys among their words: from `first` on, each `step`-th word is one.
-struct KeysAt {
-  std::size_t first;
-  std::size_t step;
-};
-std::optional<KeysAt> keys_of(EventKind kind) {
-  switch (kind) {
-    case EventKind::kStore:
-      return KeysAt{2, 2};
-    case EventKind::kSkipped:
-      return KeysAt{0, 1};
-    case EventKind::kLeft:
-    case EventKind::kCame:
-      return KeysAt{0, 2};
-    default:
-      return std::nullopt;
-  }
-}
-
 std::unordered_set<EventKind> kinds_of(const std::vector<std::string>& names) {
   std::map<std::string, EventKind> by_name;
   for (std::uint32_t i = 0; i < recorder::kMaxKinds; ++i) {
@@ -83,14 +65,18 @@ std::unordered_set<EventKind> kinds_of(const std::vector<std::string>& names) {
   return kinds;
 }
 
-std::vector<OwnEvent> select(const Recording& from,
+std::vector<OwnEvent> select(const IndexedRecording& from,
                              const std::optional<std::vector<std::string>>& names,
                              std::optional<std::uint32_t> number) {
   const std::unordered_set<EventKind> kinds = kinds_of(names.value_or(std::vector<std::string>()));
   std::vector<OwnEvent> found;
-  for (const Event& event : from) {
-    if (number && event.number() != *number) continue;
+  const auto take = [&](const Event& event) {
     if (!names || kinds.contains(event.kind())) found.push_back(own(event));
+  };
+  if (number) {
+    from.each_with(*number, take);
+  } else {
+    for (const Event& event : from.events()) take(event);
   }
   return found;
 }
@@ -116,37 +102,23 @@ class Chosen {
   std::unordered_set<EventKind> kinds_;
 };
 
-/// The events that name one of the keys, with that key, in their order.
-std::vector<std::pair<std::uint64_t, OwnEvent>> about(
-    const Recording& from, const std::unordered_set<std::uint64_t>& keys) {
-  std::vector<std::pair<std::uint64_t, OwnEvent>> found;
-  for (const Event& event : from) {
-    const std::optional<KeysAt> at = keys_of(event.kind());
-    if (!at) continue;
-    for (std::size_t i = at->first; i < event.words.size(); i += at->step) {
-      if (!keys.contains(event.words[i])) continue;
-      // What else the event says is the same for all of its keys, and can be long.
-      OwnEvent one{
-          event.position, recorder::name_of(event.kind()), event.head.flags(), event.number(), {}};
-      if (event.kind() == EventKind::kStore) one.words = {event.words[0], event.words[1]};
-      found.emplace_back(event.words[i], std::move(one));
-    }
-  }
+std::vector<OwnEvent> about(const IndexedRecording& from, std::uint64_t key) {
+  std::vector<OwnEvent> found;
+  from.each_about(key, [&](const Event& event, std::optional<std::uint64_t> store) {
+    // What else the event says is about other keys, too, and can be long.
+    OwnEvent one{
+        event.position, recorder::name_of(event.kind()), event.head.flags(), event.number(), {}};
+    if (store) one.words = {*store};
+    found.push_back(std::move(one));
+  });
   return found;
 }
 
-/// The newest time that was recorded up to each of the positions, which ascend; 0: none.
-std::vector<std::uint64_t> times(const Recording& from,
+std::vector<std::uint64_t> times(const IndexedRecording& from,
                                  const std::vector<std::uint64_t>& positions) {
   std::vector<std::uint64_t> found;
-  std::uint64_t last = 0;
-  for (const Event& event : from) {
-    while (found.size() < positions.size() && positions[found.size()] < event.position) {
-      found.push_back(last);
-    }
-    if (recorder::has_time(event.kind()) && !event.words.empty()) last = event.words[0];
-  }
-  found.resize(positions.size(), last);
+  found.reserve(positions.size());
+  for (const std::uint64_t position : positions) found.push_back(from.time_at(position));
   return found;
 }
 
@@ -192,11 +164,11 @@ std::tuple<std::string, std::optional<std::string>> replayed_books(const std::st
 }
 
 /// The newest text of this kind, with its position.
-std::optional<std::pair<std::uint64_t, py::str>> last_text(const Recording& from,
+std::optional<std::pair<std::uint64_t, py::str>> last_text(const IndexedRecording& from,
                                                            const std::string& name) {
   const std::unordered_set<EventKind> kinds = kinds_of({name});
   std::optional<std::pair<std::uint64_t, py::str>> found;
-  for (const Event& event : from) {
+  for (const Event& event : from.events()) {
     if (!kinds.contains(event.kind())) continue;
     const auto bytes = std::as_bytes(event.words);
     std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -206,7 +178,8 @@ std::optional<std::pair<std::uint64_t, py::str>> last_text(const Recording& from
   return found;
 }
 
-std::vector<std::string> texts(const Recording& from, std::size_t most) {
+std::vector<std::string> texts(const IndexedRecording& indexed, std::size_t most) {
+  const Recording& from = indexed.events();
   std::vector<std::string> lines;
   std::size_t num_events = 0;
   for (auto it = from.begin(); it != from.end(); ++it) ++num_events;
@@ -230,35 +203,45 @@ void bind_recording(py::module_& module) {
   py::class_<Chosen>(module, "RecordedEvents", "An iterator over events of a recording.")
       .def("__iter__", [](Chosen& self) -> Chosen& { return self; })
       .def("__next__", &Chosen::next);
-  py::class_<Recording>(module, "Recording",
-                        "Events that were read from a recording: a copy, which nothing overwrites.")
+  py::class_<IndexedRecording>(
+      module, "Recording",
+      "Events that were read from a recording: a copy, which nothing overwrites. Thread-safe.")
       .def_property_readonly(
-          "begin", &Recording::begin_position,
+          "begin", [](const IndexedRecording& of) { return of.events().begin_position(); },
           "Position of the first event; not 0: what came before was overwritten.")
-      .def_property_readonly("end", &Recording::end_position, "Where the next reading goes on.")
+      .def_property_readonly(
+          "end", [](const IndexedRecording& of) { return of.events().end_position(); },
+          "Where the next reading goes on.")
       .def("select", &select, py::arg("kinds") = py::none(), py::arg("number") = py::none(),
            py::call_guard<py::gil_scoped_release>(),
            "Returns the events of these kinds, and with this number, in their order; None: of all. "
            "Raises ValueError for a kind that does not exist.")
       .def(
           "each",
-          [](const Recording& from, const std::vector<std::string>& kinds) {
-            return Chosen(from, kinds);
+          [](const IndexedRecording& from, const std::vector<std::string>& kinds) {
+            return Chosen(from.events(), kinds);
           },
           py::arg("kinds"), py::keep_alive<0, 1>(),
           "Iterates over the events of these kinds, in their order, of which Python holds one at a "
           "time. Raises ValueError for a kind that does not exist.")
-      .def("about", &about, py::arg("keys"), py::call_guard<py::gil_scoped_release>(),
-           "Returns what was recorded about blocks: pairs of a key and an event of kind store, "
-           "skipped, left or came, in their order. Of the words only a store's transfer and "
-           "counts are left.")
+      .def("about", &about, py::arg("key"), py::call_guard<py::gil_scoped_release>(),
+           "Returns what became of a block, in its order. Kinds: store, skipped, left and came, "
+           "which "
+           "name the key; store ended and aborted of the key's stores. The only word is the store, "
+           "if "
+           "the event is about one.")
       .def(
           "times", &times, py::arg("positions"), py::call_guard<py::gil_scoped_release>(),
           "Returns the newest time (nanoseconds of the engine's steady clock) that was recorded up "
-          "to each of the positions, which must ascend; 0: none.")
-      .def("save", &recorder::save, py::arg("path"), py::call_guard<py::gil_scoped_release>(),
-           "Writes it into a new file of the same format, which only this user can open. Raises "
-           "ConfigError for a file that exists, ResourceError if it cannot be written.")
+          "to each of the positions; 0: none.")
+      .def(
+          "save",
+          [](const IndexedRecording& from, const std::string& path) {
+            recorder::save(from.events(), path);
+          },
+          py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+          "Writes it into a new file of the same format, which only this user can open. Raises "
+          "ConfigError for a file that exists, ResourceError if it cannot be written.")
       .def("last_text", &last_text, py::arg("kind"),
            "Returns position and text of the newest event of a kind that has a text (threw, broken "
            "invariant, books), or None. Raises ValueError for a kind that does not exist.")
@@ -283,10 +266,14 @@ void bind_recording(py::module_& module) {
                             "An open recording, which its engine may be writing.")
       .def(py::init<const std::string&>(), py::arg("path"),
            "Raises RecordingError for a file that is none, ResourceError if it cannot be read.")
-      .def("read", &RecordingFile::read, py::arg("begin") = 0,
-           py::call_guard<py::gil_scoped_release>(),
-           "Reads the events from this position on, which is the end of an earlier reading. If the "
-           "result begins later, the engine has overwritten what is between.")
+      .def(
+          "read",
+          [](const RecordingFile& of, std::uint64_t begin) {
+            return std::make_unique<IndexedRecording>(of.read(begin));
+          },
+          py::arg("begin") = 0, py::call_guard<py::gil_scoped_release>(),
+          "Reads the events from this position on, which is the end of an earlier reading. If the "
+          "result begins later, the engine has overwritten what is between.")
       .def_property_readonly("version",
                              [](const RecordingFile& of) { return readable(of.head().version); })
       .def_property_readonly("pid", [](const RecordingFile& of) { return of.head().pid; })

@@ -18,12 +18,15 @@ class EventMirror:
         KV cache group to the hashes of the blocks that the tier holds.
     stored
         Every event of blocks that the tier got, in order.
+    had
+        The hashes in those events.
 
     """
 
     def __init__(self, engine: ToyEngine) -> None:
         self.held: defaultdict[int, set[Any]] = defaultdict(set)
         self.stored: list[BlockStored] = []
+        self.had: set[Any] = set()
         engine.scheduler.kv_event_publisher.publish = self.take
 
     def take(self, batch: KVEventBatch) -> None:
@@ -33,6 +36,7 @@ class EventMirror:
             held = self.held[event.group_idx]
             if isinstance(event, BlockStored):
                 self.stored.append(event)
+                self.had.update(event.block_hashes)
                 assert held.isdisjoint(event.block_hashes), f"stored twice: {event}"
                 held.update(event.block_hashes)
             elif isinstance(event, BlockRemoved):

@@ -263,11 +263,10 @@ class Oracle:
             most = min(len(hashes), num_tokens // 16)
             if block < most:
                 missing = hashes[block]
-                had = {one for event in self._mirror.stored for one in event.block_hashes}
                 # If it is there, the tier was not asked, because an earlier load of this id is still being announced as
                 # failed; or the answer is one from before the block came.
                 if _as_event(missing) not in self._mirror.held[0]:
-                    what = "left" if _as_event(missing) in had else "never"
+                    what = "left" if _as_event(missing) in self._mirror.had else "never"
         self.answers.setdefault(request_id, []).append((num_local_tokens, found, what))
         return found
 

@@ -47,6 +47,28 @@ def test_calls_and_decisions_are_read_while_the_engine_lives_and_replayed_after_
     assert _core.replay_recording(str(path)) == (3, 6, None, None)
 
 
+def test_events_are_found_by_number_and_by_time(tmp_path: Path) -> None:
+    engine = recorded(tmp_path / "recording")
+    for i in range(5):
+        engine.on_request(f"request {i % 3}", [], None, None)
+        engine.lookup(f"request {i % 3}", [bytes([i]) * 32], 0, 17)
+    recording = _core.RecordingFile(str(tmp_path / "recording")).read()
+    events = recording.select()
+    numbers = {event.number for event in events}
+    assert len(numbers) > 3
+    for number in numbers | {99}:
+        of_it = [event.position for event in events if event.number == number]
+        assert [event.position for event in recording.select(number=number)] == of_it
+    newest, expected = 0, []
+    for event in events:
+        newest = event.words[0] if event.kind in {"request", "lookup"} else newest
+        expected.append(newest)
+    assert recording.times([event.position for event in events]) == expected
+    assert recording.times([recording.end, recording.begin]) == [newest, expected[0]]
+    assert recording.about(1) == []
+    engine.close()
+
+
 def test_a_path_in_use_and_a_file_that_is_no_recording_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "recording"
     path.write_bytes(b"x" * 4096)

@@ -50,7 +50,7 @@ class WishOracle:
     @property
     def stored(self) -> set[Any]:
         """Hashes of the blocks that the tier has had."""
-        return {block_hash for event in self._mirror.stored for block_hash in event.block_hashes}
+        return self._mirror.had
 
     @property
     def num_unwanted(self) -> int:

@@ -84,6 +84,10 @@ class Recording {
   };
   [[nodiscard]] Iterator begin() const { return {words_, begin_, 0}; }
   [[nodiscard]] Iterator end() const { return {words_, begin_, words_.size()}; }
+  /// The event at this position, which must be that of an event.
+  [[nodiscard]] Event at(std::uint64_t position) const {
+    return *Iterator(words_, begin_, position - begin_);
+  }
 
  private:
   RecordingHead head_;
