@@ -5,10 +5,14 @@
 #include "kvferry/gpu/device_loss.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <string>
 
 namespace kvferry::gpu {
+
+/// Nobody wakes the waiters of a device that is lost, so they look once in this time.
+inline constexpr std::chrono::nanoseconds kLossSlice = std::chrono::milliseconds(10);
 
 /// Whether a device is lost. At first it is not. The first loss stays, with its reason and time.
 /// Memory in doubt can become quiet, but not the other way round. Thread-safe; the check of a

@@ -18,8 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Time limit of waits that a notification ends.
-constexpr std::chrono::seconds kWaitSlice{1};
 /// The time that it takes to wake a thread (bench/RESULTS.md).
 constexpr std::chrono::microseconds kLookOut{50};
 
@@ -158,7 +156,7 @@ void CopyPool::await_job() {
   mutex_.lock();
   if (has_jobs_ || closing_) return;
   ++num_asleep_;
-  submitted_.wait_for(mutex_, kWaitSlice);
+  submitted_.wait(mutex_);
   --num_asleep_;
 }
 

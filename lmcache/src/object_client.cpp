@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <sys/eventfd.h>
 #include <system_error>
 #include <unistd.h>
@@ -15,9 +14,6 @@
 
 namespace kvferry::lmcache {
 namespace {
-
-/// Time limit of waits that a notification ends.
-constexpr std::chrono::seconds kWaitSlice{1};
 
 /// Copies of up to this many bytes are made before the submission returns. Handing one over would
 /// take about as long (40 us to wake a thread; the copy takes 100 us at 10 GB/s), and the caller
@@ -328,7 +324,7 @@ void ObjectClient::close() {
   }
   pool_.close();
   MutexLock lock(mutex_);
-  while (num_open_ > 0) quiet_.wait_for(mutex_, kWaitSlice);
+  while (num_open_ > 0) quiet_.wait(mutex_);
 }
 
 ClientSnapshot ObjectClient::snapshot() const {

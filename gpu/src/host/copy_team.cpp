@@ -12,9 +12,6 @@
 namespace kvferry::gpu {
 namespace {
 
-/// Bound of waits that a notification ends.
-constexpr std::chrono::seconds kWaitSlice{1};
-
 /// To wake a thread takes about as long (40 us, bench/RESULTS.md): so copies that follow one
 /// another find the helpers awake, and a look-out that was for nothing costs no more than the
 /// wake-up.
@@ -115,7 +112,7 @@ void CopyTeam::await_job() {
   mutex_.lock();
   if (wanted_ || closing_) return;
   ++num_asleep_;
-  submitted_.wait_for(mutex_, kWaitSlice);
+  submitted_.wait(mutex_);
   --num_asleep_;
 }
 
@@ -127,7 +124,7 @@ void CopyTeam::end(Job& job) {
   mutex_.unlock();
   look_out_for([&job] { return job.num_helpers == 0; });
   mutex_.lock();
-  while (job.num_helpers > 0) ended_.wait_for(mutex_, kWaitSlice);
+  while (job.num_helpers > 0) ended_.wait(mutex_);
 }
 
 void CopyTeam::tell_helpers() {

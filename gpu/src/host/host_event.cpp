@@ -11,12 +11,6 @@
 #include <utility>
 
 namespace kvferry::gpu {
-namespace {
-
-constexpr std::chrono::nanoseconds kWaitSlice = std::chrono::milliseconds(10);
-
-}  // namespace
-
 void HostRecord::finish(std::string failure) {
   MutexLock lock(mutex_);
   KVFERRY_CHECK(!std::exchange(reached_, true), "a record was finished twice");
@@ -33,19 +27,18 @@ EventState HostRecord::state() const {
   return settle();
 }
 
-// Nobody wakes the waiters of a device that is lost.
 EventState HostRecord::wait(std::chrono::nanoseconds bound) const {
   const Deadline deadline(bound);
   MutexLock lock(mutex_);
   while (settle() == EventState::kPending && !deadline.passed()) {
-    finished_.wait_for(mutex_, std::min(deadline.remaining(), kWaitSlice));
+    finished_.wait_for(mutex_, std::min(deadline.remaining(), kLossSlice));
   }
   return settle();
 }
 
 void HostRecord::wait_reached() const {
   MutexLock lock(mutex_);
-  while (!reached_ && !loss_->quiet()) finished_.wait_for(mutex_, kWaitSlice);
+  while (!reached_ && !loss_->quiet()) finished_.wait_for(mutex_, kLossSlice);
 }
 
 EventState HostRecord::settle() const {

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/host_link_engine.hpp"
 
-#include <chrono>
-
 namespace kvferry::gpu {
-namespace {
-
-constexpr std::chrono::milliseconds kWaitSlice{100};
-
-}  // namespace
-
 HostLinkEngine::Turn HostLinkEngine::enter(std::uint64_t rank) {
   bool is_first = false;
   {
     MutexLock lock(mutex_);
     const auto self = waiting_.insert(rank);
-    while (occupied_ || *waiting_.begin() != rank) left_.wait_for(mutex_, kWaitSlice);
+    while (occupied_ || *waiting_.begin() != rank) left_.wait(mutex_);
     waiting_.erase(self);
     occupied_ = true;
     is_first = !was_used_;

@@ -9,14 +9,6 @@
 #include <utility>
 
 namespace kvferry::gpu {
-namespace {
-
-constexpr std::chrono::seconds kWaitSlice{1};
-/// Nobody wakes who waits for a device that is lost.
-constexpr std::chrono::milliseconds kLossSlice{10};
-
-}  // namespace
-
 HostThreadStream::HostThreadStream(HostContext& context) : HostStream(context), runner_(context) {
   try {
     thread_ = std::thread([this] { serve(); });
@@ -40,7 +32,7 @@ bool HostThreadStream::synchronize(std::chrono::nanoseconds bound) {
   const std::uint64_t target = num_submitted_;
   while (num_ended_ < target) {
     if (deadline.passed() || in_doubt()) return false;
-    ended_.wait_for(mutex_, std::min<std::chrono::nanoseconds>(deadline.remaining(), kLossSlice));
+    ended_.wait_for(mutex_, std::min(deadline.remaining(), kLossSlice));
   }
   return !in_doubt();
 }
@@ -63,7 +55,7 @@ std::optional<HostOperation> HostThreadStream::take() {
   MutexLock lock(mutex_);
   while (queue_.empty()) {
     if (closing_) return std::nullopt;
-    submitted_.wait_for(mutex_, kWaitSlice);
+    submitted_.wait(mutex_);
   }
   std::optional<HostOperation> operation(std::move(queue_.front()));
   queue_.pop_front();

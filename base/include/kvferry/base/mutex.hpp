@@ -44,6 +44,8 @@ class CondVar {
   void wait_for(Mutex& mutex, std::chrono::nanoseconds bound) KVFERRY_REQUIRES(mutex) {
     cv_.wait_for(mutex, bound);
   }
+  /// The same where a notification always comes.
+  void wait(Mutex& mutex) KVFERRY_REQUIRES(mutex) { wait_for(mutex, std::chrono::seconds(1)); }
   void notify_one() { cv_.notify_one(); }
   void notify_all() { cv_.notify_all(); }
 
