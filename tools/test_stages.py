@@ -130,10 +130,15 @@ def build_beside_wheel(*target: str) -> Tally | None:
     Where optimisation and missing pause points may matter, there are threads. The other tests run under
     AddressSanitizer only.
     """
-    switches = ("-DKVFERRY_BUILD_TESTS=ON", "-DKVFERRY_TESTS=threads", "-DKVFERRY_BUILD_BENCH=ON")
+    switches = (
+        "-DKVFERRY_BUILD_TESTS=ON",
+        "-DKVFERRY_TESTS=threads",
+        "-DKVFERRY_BUILD_BENCH=ON",
+        "-DKVFERRY_UNITY=tests",
+    )
     return run_cmake(
         "release",
-        ["cmake", "-S", ".", "-B", WHEEL_BUILD, *switches],
+        ["cmake", "-S", ".", "-B", WHEEL_BUILD, *(f"-DKVFERRY_{switch}" for switch in switches)],
         ["cmake", "--build", WHEEL_BUILD, *target],
     )
 

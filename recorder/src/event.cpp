@@ -119,7 +119,7 @@ std::string printable(std::span<const std::uint64_t> words) {
 }
 
 /// Lines of one event are no longer than a few of these.
-constexpr std::size_t kMostWords = 24;
+constexpr std::size_t kMostShownWords = 24;
 
 }  // namespace
 
@@ -159,7 +159,8 @@ std::string to_text(const Event& event) {
   std::size_t at_shape = 0;
   std::size_t repeat = std::string_view::npos;
   for (std::size_t i = 0; i < event.words.size(); ++i) {
-    if (i == kMostWords) return text + " and " + std::to_string(event.words.size() - i) + " more";
+    if (i == kMostShownWords)
+      return text + " and " + std::to_string(event.words.size() - i) + " more";
     if (at_shape < words.size() && words[at_shape] == '?') ++at_shape;
     if (at_shape < words.size() && words[at_shape] == '[') repeat = ++at_shape;
     if (at_shape < words.size() && words[at_shape] == ']') at_shape = repeat;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device_factory.hpp"
+#include "hang.hpp"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +21,6 @@
 namespace kvferry::gpu {
 
 /// After this long a test has hung.
-inline constexpr std::chrono::seconds kHang{120};
 /// Long enough for a wrong implementation to be caught in most runs, and never too short for a
 /// right one.
 inline constexpr std::chrono::milliseconds kMoment{20};

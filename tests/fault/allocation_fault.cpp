@@ -14,7 +14,7 @@ namespace {
 
 thread_local std::uint64_t fail_in = 0;
 thread_local bool has_fired = false;
-std::atomic<std::int64_t> num_live{0};
+std::atomic<std::int64_t> num_live_now{0};
 std::atomic<std::int64_t> live_bytes{0};
 
 void* allocate_or_null(std::size_t bytes, std::size_t alignment) noexcept {
@@ -27,7 +27,7 @@ void* allocate_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   void* memory = alignment <= alignof(std::max_align_t) ? std::malloc(bytes)
                                                         : std::aligned_alloc(alignment, whole);
   if (memory != nullptr) {
-    ++num_live;
+    ++num_live_now;
     live_bytes += static_cast<std::int64_t>(::malloc_usable_size(memory));
   }
   return memory;
@@ -41,7 +41,7 @@ void* allocate(std::size_t bytes, std::size_t alignment = alignof(std::max_align
 
 void release(void* memory) noexcept {
   if (memory == nullptr) return;
-  --num_live;
+  --num_live_now;
   live_bytes -= static_cast<std::int64_t>(::malloc_usable_size(memory));
   std::free(memory);
 }
@@ -57,7 +57,7 @@ AllocationFault::AllocationFault(std::uint64_t nth) {
 AllocationFault::~AllocationFault() { fail_in = 0; }
 bool AllocationFault::fired() const { return has_fired; }
 
-std::int64_t num_live_allocations() { return num_live; }
+std::int64_t num_live_allocations() { return num_live_now; }
 std::int64_t num_live_bytes() { return live_bytes; }
 
 }  // namespace kvferry::fault

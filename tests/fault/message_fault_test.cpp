@@ -28,10 +28,10 @@ using connector::SchedulerSnapshot;
 using connector::StepPlan;
 using connector::StepReport;
 
-constexpr connector::DomainId kDomain{7};
-constexpr std::uint32_t kNumBlocks = 16;
-constexpr std::uint32_t kNumSlots = 16;
-constexpr std::uint64_t kBlockBytes = 64;
+constexpr connector::DomainId kSender{7};
+constexpr std::uint32_t kNumSentBlocks = 16;
+constexpr std::uint32_t kNumSentSlots = 16;
+constexpr std::uint64_t kSentBlockBytes = 64;
 
 std::span<const std::byte> bytes_of(const std::string& message) {
   return std::as_bytes(std::span(message));
@@ -59,23 +59,23 @@ std::vector<std::string> damaged(const std::string& message) {
 
 class DamagedPlans : public ::testing::Test {
  protected:
-  DamagedPlans() : pool_(kNumBlocks * kBlockBytes) { restart(); }
+  DamagedPlans() : pool_(kNumSentBlocks * kSentBlockBytes) { restart(); }
 
   /// A rank that has executed plan 1.
   void restart() {
     engine_.reset();
     connector::WorkerOptions options;
-    options.num_chunks = kNumSlots;
-    options.transfer.staging_bytes = 4 * kBlockBytes;
+    options.num_chunks = kNumSentSlots;
+    options.transfer.staging_bytes = 4 * kSentBlockBytes;
     engine_ = std::make_unique<connector::WorkerEngine>(
         gpu::make_host_device(),
         gpu::make_block_geometry({{.base = reinterpret_cast<std::uintptr_t>(pool_.data()),
-                                   .block_stride_bytes = kBlockBytes,
-                                   .bytes = kBlockBytes}},
-                                 kNumBlocks),
+                                   .block_stride_bytes = kSentBlockBytes,
+                                   .bytes = kSentBlockBytes}},
+                                 kNumSentBlocks),
         options);
     StepPlan first;
-    first.domain = kDomain;
+    first.domain = kSender;
     first.seq = PlanSeq(1);
     engine_->bind(bytes_of(encode(first)), 0);
     engine_->save(0);
@@ -83,9 +83,9 @@ class DamagedPlans : public ::testing::Test {
     EXPECT_FALSE(engine_->take_report().empty()) << "its registration";
   }
   static StepPlan plan() {
-    const connector::Owner owner{kDomain, connector::RequestId(1), Generation(1)};
+    const connector::Owner owner{kSender, connector::RequestId(1), Generation(1)};
     StepPlan plan;
-    plan.domain = kDomain;
+    plan.domain = kSender;
     plan.seq = PlanSeq(2);
     plan.stores.push_back({TransferId(1),
                            owner,
@@ -148,17 +148,17 @@ TEST_F(DamagedPlans, ArePutOffAndChangeNothing) {
 
 class DamagedReports : public ::testing::Test {
  protected:
-  DamagedReports() : pool_(kNumBlocks) {}
+  DamagedReports() : pool_(kNumSentBlocks) {}
 
   /// A scheduler side of two ranks that nobody has reported to.
   void restart() {
     connector::SchedulerOptions options;
-    options.domain = kDomain;
+    options.domain = kSender;
     options.world_size = 2;
     options.hash_tokens = 4;
-    options.num_blocks = kNumBlocks;
-    options.classes = {{1, {kBlockBytes, kBlockBytes}}};
-    options.max_chunks = kNumSlots;
+    options.num_blocks = kNumSentBlocks;
+    options.classes = {{1, {kSentBlockBytes, kSentBlockBytes}}};
+    options.max_chunks = kNumSentSlots;
     engine_ = std::make_unique<connector::SchedulerEngine>(std::move(options));
     engine_->set_pool(&pool_);
   }
@@ -175,19 +175,19 @@ class DamagedReports : public ::testing::Test {
   }
   static StepReport registration(RankId rank) {
     StepReport report;
-    report.domain = kDomain;
+    report.domain = kSender;
     report.rank = rank;
     report.topology = {.world_size = 2,
-                       .num_blocks = kNumBlocks,
-                       .classes = {{kBlockBytes, 1}},
-                       .num_chunks = kNumSlots,
-                       .max_chunks = kNumSlots,
+                       .num_blocks = kNumSentBlocks,
+                       .classes = {{kSentBlockBytes, 1}},
+                       .num_chunks = kNumSentSlots,
+                       .max_chunks = kNumSentSlots,
                        .ring_blocks = 8};
     return report;
   }
   [[nodiscard]] StepReport stored(RankId rank) const {
     StepReport report;
-    report.domain = kDomain;
+    report.domain = kSender;
     report.rank = rank;
     report.gathered = {{store_, 2}};
     report.stores = {{store_, Outcome::kDone, ""}};

@@ -5,6 +5,7 @@
 // stored, no slot is lost.
 #include "kvferry/base/test_hooks.hpp"
 
+#include "asked.hpp"
 #include "rank_mailbox.hpp"
 #include "shared_worker.hpp"
 
@@ -40,11 +41,6 @@ constexpr std::uint64_t kNumKeys = 10;
 constexpr std::size_t kNumEngines = 3;
 /// Beside these, those of which one process lives on, and holds what the engine had.
 constexpr std::size_t kMostLeft = 2;
-
-std::uint64_t asked(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 /// A scheduler's life: stores and loads, by its rank, until it is told to end.
 class Scheduler {

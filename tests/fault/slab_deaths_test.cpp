@@ -3,6 +3,7 @@
 // pause point, and at random. The others go on, nobody reads what was not stored, no slot is lost.
 #include "kvferry/base/test_hooks.hpp"
 
+#include "asked.hpp"
 #include "shared_worker.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ constexpr const char* kPoints[] = {
     "tier_directory.swept_and_not_free"};
 
 /// What the processes tell the test.
-struct Tally {
+struct SlabTally {
   std::atomic<std::uint64_t> num_steps{0};
   std::atomic<std::uint64_t> num_read{0};
   std::atomic<std::uint64_t> num_wrong{0};
@@ -52,16 +53,16 @@ struct Fate {
 class SlabDeathsTest : public ::testing::Test {
  protected:
   SlabDeathsTest() {
-    void* const memory =
-        ::mmap(nullptr, sizeof(Tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    tally_ = new (memory) Tally;
+    void* const memory = ::mmap(nullptr, sizeof(SlabTally), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tally_ = new (memory) SlabTally;
   }
   ~SlabDeathsTest() override {
     for (const pid_t process : processes_) {
       ::kill(process, SIGKILL);
       ::waitpid(process, nullptr, 0);
     }
-    ::munmap(tally_, sizeof(Tally));
+    ::munmap(tally_, sizeof(SlabTally));
   }
 
   /// A process that lives until it is killed.
@@ -134,7 +135,7 @@ class SlabDeathsTest : public ::testing::Test {
   }
 
   const SharedTierRig rig_{Instance::kShape};
-  Tally* tally_ = nullptr;
+  SlabTally* tally_ = nullptr;
   std::vector<pid_t> processes_;
   int next_number_ = 0;
 };
@@ -164,10 +165,8 @@ TEST_F(SlabDeathsTest, StoppedAtEveryPausePointNobodyStopsTheOthers) {
 }
 
 TEST_F(SlabDeathsTest, KilledAtRandomNothingIsWrongAndNothingIsLost) {
-  const char* const text = std::getenv("KVFERRY_NUM_DEATHS");
-  const std::uint64_t num_deaths = text == nullptr ? 60 : std::strtoull(text, nullptr, 10);
-  const char* const seed = std::getenv("KVFERRY_SEED");
-  std::minstd_rand random(seed == nullptr ? 1U : static_cast<unsigned>(std::atoi(seed)));
+  const std::uint64_t num_deaths = asked("KVFERRY_NUM_DEATHS", 60);
+  std::minstd_rand random(static_cast<unsigned>(asked("KVFERRY_SEED", 1)));
   for (int i = 0; i < 3; ++i) begin();
   double sum_of_shares = 0;
   int num_measured = 0;

@@ -4,6 +4,7 @@
 // slot is lost, and those who live go on.
 #include "kvferry/base/check.hpp"
 
+#include "asked.hpp"
 #include "shared_tier_rig.hpp"
 
 #include <gtest/gtest.h>
@@ -32,17 +33,12 @@ namespace {
 
 constexpr TierShape kShape{
     .num_chunks = 12, .chunk_bytes = kTierPageBytes, .max_chunk_slots = 16, .num_ranks = 1};
-constexpr std::uint32_t kNumKeys = 300;
+constexpr std::uint32_t kNumTierKeys = 300;
 constexpr std::uint32_t kNumProcesses = 4;
 constexpr std::uint32_t kMostChunks = 6;
 
-std::uint64_t asked(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 /// What the processes tell the test.
-struct Tally {
+struct TierTally {
   std::atomic<std::uint64_t> num_stored{0};
   std::atomic<std::uint64_t> num_read{0};
   std::atomic<std::uint64_t> num_wrong{0};
@@ -54,7 +50,7 @@ struct Tally {
 /// One instance: random steps until it is killed.
 class Instance {
  public:
-  Instance(const SharedTierRig& rig, Tally& tally, const std::string& name, std::uint64_t seed)
+  Instance(const SharedTierRig& rig, TierTally& tally, const std::string& name, std::uint64_t seed)
       : rig_(rig), tally_(tally), random_(seed), directory_(rig.join(name)) {}
 
   [[noreturn]] void live() {
@@ -94,7 +90,7 @@ class Instance {
     for (auto& [chunk, slots] : own_) {
       for (std::uint32_t i = 0; i < slots.size() && filling.size() < 1 + draw(6); ++i) {
         if (slots[i].state != State::kFree) continue;
-        const std::uint64_t key = draw(kNumKeys);
+        const std::uint64_t key = draw(kNumTierKeys);
         if (!directory_->begin_fill({chunk, i})) continue;
         slots[i] = {State::kFilling, key};
         filling.push_back({{chunk, i}, key});
@@ -118,7 +114,7 @@ class Instance {
   void read_some() {
     std::vector<std::pair<SlotPlace, std::uint64_t>> leased;
     for (std::uint64_t i = 1 + draw(6); i > 0; --i) {
-      const std::uint64_t key = draw(kNumKeys);
+      const std::uint64_t key = draw(kNumTierKeys);
       if (const auto place = directory_->leases().lease(rig_.key(key)))
         leased.push_back({*place, key});
     }
@@ -183,7 +179,7 @@ class Instance {
   }
 
   const SharedTierRig& rig_;
-  Tally& tally_;
+  TierTally& tally_;
   std::mt19937_64 random_;
   std::unique_ptr<TierDirectory> directory_;
   std::map<ChunkId, OwnChunk> own_;
@@ -192,13 +188,13 @@ class Instance {
 class TierDeathsTest : public ::testing::Test {
  protected:
   TierDeathsTest() {
-    void* const memory =
-        ::mmap(nullptr, sizeof(Tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    tally_ = new (memory) Tally;
+    void* const memory = ::mmap(nullptr, sizeof(TierTally), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tally_ = new (memory) TierTally;
   }
   ~TierDeathsTest() override {
     for (const pid_t process : processes_) end(process, SIGKILL);
-    ::munmap(tally_, sizeof(Tally));
+    ::munmap(tally_, sizeof(TierTally));
   }
 
   pid_t begin(std::uint64_t number) {
@@ -243,7 +239,7 @@ class TierDeathsTest : public ::testing::Test {
   }
 
   const SharedTierRig rig_{kShape};
-  Tally* tally_ = nullptr;
+  TierTally* tally_ = nullptr;
   std::vector<pid_t> processes_;
 };
 

@@ -48,19 +48,19 @@ INSTANTIATE_TEST_SUITE_P(Slots, TierMemory, testing::Values(10'000'000U, (1U << 
                          [](const auto& test) { return std::to_string(test.param); });
 
 TEST(TierMemoryInUse, IsThatOfTheEmptyTierHoweverMuchIsStoredAndEvicted) {
-  constexpr std::uint32_t kNumSlots = 20000;
+  constexpr std::uint32_t kManySlots = 20000;
   constexpr std::size_t kBatch = 500;
-  PlainTier tier(kNumSlots);
-  tier.grow_to(kNumSlots);
+  PlainTier tier(kManySlots);
+  tier.grow_to(kManySlots);
   const std::int64_t empty = fault::num_live_bytes();
-  for (std::uint64_t first = 0; first < 3 * kNumSlots; first += kBatch) {
+  for (std::uint64_t first = 0; first < 3 * kManySlots; first += kBatch) {
     const std::vector<BlockKey> keys = keys_from(first, kBatch);
     std::vector<OfferAnswer> answers(kBatch);
     tier.offer(keys, answers);
     tier.commit(std::move(tier.reserve(keys)).value().hand_over());
   }
-  ASSERT_EQ(tier.snapshot().num_evictable, kNumSlots);
-  ASSERT_EQ(tier.snapshot().num_evicted_total, 2U * kNumSlots);
+  ASSERT_EQ(tier.snapshot().num_evictable, kManySlots);
+  ASSERT_EQ(tier.snapshot().num_evicted_total, 2U * kManySlots);
   EXPECT_EQ(fault::num_live_bytes(), empty);
 }
 

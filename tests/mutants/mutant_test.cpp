@@ -7,6 +7,7 @@
 #include "kvferry/connector/replay/replay.hpp"
 #include "kvferry/recorder/recording.hpp"
 
+#include "asked.hpp"
 #include "other_process.hpp"
 #include "random_life.hpp"
 
@@ -169,11 +170,9 @@ TEST_F(MutantTest, AnErrorComesAgainFromItsRecordingAlone) {
 /// KVFERRY_NUM_MUTANTS. Without it, until a few have done something. KVFERRY_SEED is the first
 /// life's seed.
 TEST_F(MutantTest, WhatAFaultDoesComesAgainFromItsRecordingAlone) {
-  const char* wanted = std::getenv("KVFERRY_NUM_MUTANTS");
   const char* only = std::getenv("KVFERRY_MUTANT");
-  const char* first = std::getenv("KVFERRY_SEED");
-  const std::uint64_t first_seed = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
-  const std::size_t num_errors = wanted == nullptr ? 0 : std::strtoul(wanted, nullptr, 10);
+  const std::uint64_t first_seed = asked("KVFERRY_SEED", 1);
+  const std::size_t num_errors = asked("KVFERRY_NUM_MUTANTS", 0);
   std::vector<int> order(static_cast<std::size_t>(mutants::num_mutants));
   std::iota(order.begin(), order.end(), 1);
   if (only != nullptr) order = {std::atoi(only)};

@@ -7,6 +7,8 @@
 #include "kvferry/gpu/tag_sum.hpp"
 #include "kvferry/lmcache/object_store.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -23,9 +25,6 @@
 
 /// Values that say whose they are, and memory for stores that costs nothing to make.
 namespace kvferry::lmcache {
-
-inline constexpr std::uint64_t kKiB = 1024;
-inline constexpr std::uint64_t kMiB = kKiB * kKiB;
 
 /// Bytes that depend on the key, the size and the place: every 512 of them begin with a word of
 /// their own.

@@ -21,6 +21,7 @@ inline BlockKey key(std::uint64_t number) {
   std::memcpy(hash.data(), &number, sizeof number);
   return BlockKey::make(hash, GroupId(0));
 }
+inline std::uint64_t hash(std::uint64_t number) { return key(number).mixed(); }
 
 /// The keys first, first + 1, ... first + count - 1.
 inline std::vector<BlockKey> keys(std::uint64_t first, std::size_t count) {

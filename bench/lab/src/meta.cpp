@@ -17,8 +17,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr std::uint32_t kFullRounds = 100;
-constexpr std::uint32_t kQuickRounds = 3;
+constexpr std::uint32_t kMetaRounds = 100;
+constexpr std::uint32_t kQuickMetaRounds = 3;
 
 Temperature temperature_from(std::string_view text) {
   if (text == "warm") return Temperature::kWarm;
@@ -106,7 +106,7 @@ void Meta::check_options(const CommonOptions& options) {
     residents_ =
         quick ? std::vector<std::uint32_t>{16384} : std::vector<std::uint32_t>{500000, 16384};
   }
-  rounds_ = {options.warm_up_rounds(), options.rounds(kFullRounds, kQuickRounds)};
+  rounds_ = {options.warm_up_rounds(), options.rounds(kMetaRounds, kQuickMetaRounds)};
   sweep_bytes_ = sweep_ == "0" ? 0 : bytes_from(sweep_);
   MetaShape shape;
   shape.prefix = prefix_;

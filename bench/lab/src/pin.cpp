@@ -21,8 +21,8 @@ namespace {
 using Words = std::vector<std::string>;
 
 // Single rounds on a shared machine vary fourfold.
-constexpr std::uint32_t kFullRounds = 15;
-constexpr std::uint32_t kQuickRounds = 3;
+constexpr std::uint32_t kPinRounds = 15;
+constexpr std::uint32_t kQuickPinRounds = 3;
 // Large enough that the start of a thread does not count, if the machine has that much memory.
 constexpr std::uint64_t kFullBytes = 2 * kGiB;
 constexpr std::uint64_t kQuickBytes = 256 * kMiB;
@@ -99,7 +99,7 @@ void Pin::check_options(const CommonOptions& options) {
                                   bytes_text(huge_page)));
   }
   if (threads_.empty()) threads_ = usual_threads();
-  rounds_ = {options.warm_up_rounds(), options.rounds(kFullRounds, kQuickRounds)};
+  rounds_ = {options.warm_up_rounds(), options.rounds(kPinRounds, kQuickPinRounds)};
   std::vector<std::uint64_t> pieces;
   for (const std::string& text : pieces_) {
     const std::uint64_t piece = std::min(bytes_, text == "whole" ? bytes_ : bytes_from(text));

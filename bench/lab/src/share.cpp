@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint32_t kFullRounds = 9;
-constexpr std::uint32_t kQuickRounds = 2;
+constexpr std::uint32_t kShareRounds = 9;
+constexpr std::uint32_t kQuickShareRounds = 2;
 /// The number of joins per round.
 constexpr std::uint32_t kJoins = 10;
 constexpr double kGoalOfTwo = 1.7;
@@ -136,7 +136,7 @@ void Share::check_options(const CommonOptions& options) {
                        .seed = options.seed});
   }
   num_warm_up_ = options.warm_up_rounds();
-  num_rounds_ = options.rounds(kFullRounds, kQuickRounds);
+  num_rounds_ = options.rounds(kShareRounds, kQuickShareRounds);
 }
 
 EngineCrew::Progress Share::run_round(const SharedWorkShape& shape, Company company,

@@ -24,9 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPrefix = "kvferry-claim-";
+constexpr const char* kClaimPrefix = "kvferry-claim-";
 /// The magic number of a record's layout. A file that begins otherwise is not a claim.
-constexpr std::uint64_t kMagic = 0x316d69616c63766bU;
+constexpr std::uint64_t kClaimMagic = 0x316d69616c63766bU;
 /// More limits than there are levels of cgroups anywhere.
 constexpr std::size_t kMaxScopes = 32;
 
@@ -44,7 +44,7 @@ std::uint64_t saturated_product(std::uint64_t a, std::uint64_t b) {
 
 /// The content of a file. Other processes may be other builds, so its layout is fixed.
 struct MemoryClaim::Record {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kClaimMagic;
   std::uint64_t bytes = 0;  ///< It is changed in place.
   std::uint64_t group = 0;  ///< Hash of its name; 0: none.
   std::uint64_t of_pool = 0;
@@ -112,7 +112,7 @@ void MemoryClaim::publish(const Record& record) {
     return fail("writing a file to claim memory with", text_of(errno));
   }
   // No two files have the same number, and a file keeps it while any process has it open.
-  path_ = machine_.claims / (kPrefix + std::to_string(status.st_ino));
+  path_ = machine_.claims / (kClaimPrefix + std::to_string(status.st_ino));
   if (const int error = give_name(file, path_); error != 0) {
     fail("naming a file to claim memory with", text_of(error));
   }
@@ -125,14 +125,14 @@ MemoryClaim::~MemoryClaim() {
 
 std::vector<MemoryClaim::Record> MemoryClaim::others() const {
   std::vector<Record> records;
-  visit_files(machine_.claims, kPrefix, O_RDONLY, [&](const fs::path& path, int file) {
+  visit_files(machine_.claims, kClaimPrefix, O_RDONLY, [&](const fs::path& path, int file) {
     if (path == path_) return;
     Record record;
     if (::flock(file, LOCK_SH | LOCK_NB) == 0) {
       // Its process is gone. A file of another user stays, and does not count.
       ::unlink(path.c_str());
     } else if (::pread(file, &record, sizeof record, 0) == ssize_t{sizeof record} &&
-               record.magic == kMagic) {
+               record.magic == kClaimMagic) {
       records.push_back(record);
     }
   });

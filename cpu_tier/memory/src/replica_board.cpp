@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPrefix = "kvferry-replicas-";
-constexpr std::uint64_t kMagic = 0x3161636c7065726bU;
+constexpr const char* kBoardPrefix = "kvferry-replicas-";
+constexpr std::uint64_t kBoardMagic = 0x3161636c7065726bU;
 /// The version of Page and Member. Members of other builds must not read them.
 constexpr std::uint32_t kVersion = 2;
 constexpr auto kPollEvery = std::chrono::milliseconds(5);
@@ -36,12 +36,12 @@ constexpr const char* kRemedy =
 enum class MemberState : std::uint32_t { kAbsent, kJoined, kEnded };
 
 fs::path path_of(const ReplicaGroup& group, const MachineRoot& machine) {
-  return machine.claims / (kPrefix + std::to_string(stable_hash(group.name)));
+  return machine.claims / (kBoardPrefix + std::to_string(stable_hash(group.name)));
 }
 
 /// Removes the boards whose first member is gone. A process that was killed leaves its board.
 void sweep(const fs::path& directory) {
-  visit_files(directory, kPrefix, O_RDWR, [](const fs::path& path, int file) {
+  visit_files(directory, kBoardPrefix, O_RDWR, [](const fs::path& path, int file) {
     if (!is_locked(file, 0)) ::unlink(path.c_str());
   });
 }
@@ -56,7 +56,7 @@ struct ReplicaBoard::Member {
 };
 
 struct ReplicaBoard::Page {
-  std::uint64_t magic = kMagic;
+  std::uint64_t magic = kBoardMagic;
   std::uint32_t version = kVersion;
   std::uint32_t num_members = 0;
   ReplicaGeometry geometry;
@@ -91,7 +91,7 @@ ReplicaBoard::ReplicaBoard(const ReplicaGroup& group, const ReplicaGeometry& geo
                         "; make room there, or set share_replicated_kv: false");
   }
   map(bytes);
-  new (mapping_.page) Page{kMagic, kVersion, group.size, geometry, offer};
+  new (mapping_.page) Page{kBoardMagic, kVersion, group.size, geometry, offer};
   for (std::uint32_t index = 0; index < group.size; ++index) new (&member(index)) Member;
   enter();
 }
@@ -160,7 +160,7 @@ void ReplicaBoard::take_offer(const ReplicaGeometry& geometry) {
                         ": every process of the engine must start with the same configuration and "
                         "the same version of kvferry");
   };
-  expect_equal("magic number", kMagic, page.magic);
+  expect_equal("magic number", kBoardMagic, page.magic);
   expect_equal("ABI version", kVersion, page.version);
   expect_equal("group size", group_.size, page.num_members);
   expect_equal("bytes per chunk", geometry.chunk_bytes, page.geometry.chunk_bytes);

@@ -15,7 +15,7 @@ namespace {
 
 /// Keys that insert() and erase() fetch together: enough to hide the memory's latency, and few
 /// enough for the L1 cache.
-constexpr std::size_t kBatch = 32;
+constexpr std::size_t kProbedAtOnce = 32;
 /// find() fetches an index entry this many keys before it reads it, and a slot's key this many
 /// before it compares.
 constexpr std::size_t kAhead = 16;
@@ -35,11 +35,11 @@ void prefetch_key(const BlockKey& key) {
   prefetch(bytes + sizeof(BlockKey) - 1);  // 40 bytes may straddle two cache lines.
 }
 
-/// Calls `work(first, count)` for consecutive ranges of at most kBatch that cover [0, size).
+/// Calls `work(first, count)` for consecutive ranges of at most kProbedAtOnce that cover [0, size).
 template <class Work>
 void for_each_batch(std::size_t size, const Work& work) {
-  for (std::size_t first = 0; first < size; first += kBatch) {
-    work(first, std::min(kBatch, size - first));
+  for (std::size_t first = 0; first < size; first += kProbedAtOnce) {
+    work(first, std::min(kProbedAtOnce, size - first));
   }
 }
 
@@ -123,7 +123,7 @@ void BlockIndex::insert_by_tag(std::span<const BlockKey> keys, const TagOfKey& t
                                std::span<const SlotId> slots) {
   KVFERRY_CHECK(keys.size() == slots.size(), "insert() with spans of different lengths");
   for_each_batch(keys.size(), [&](std::size_t first, std::size_t count) {
-    std::array<std::uint32_t, kBatch> tags;
+    std::array<std::uint32_t, kProbedAtOnce> tags;
     for (std::size_t i = 0; i < count; ++i) {
       tags[i] = tag_of_key(first + i);
       __builtin_prefetch(&entries_[home(tags[i])], 1);
@@ -145,7 +145,7 @@ void BlockIndex::insert_by_tag(std::span<const BlockKey> keys, const TagOfKey& t
 
 void BlockIndex::erase(std::span<const SlotId> slots) {
   for_each_batch(slots.size(), [&](std::size_t first, std::size_t count) {
-    std::array<std::uint32_t, kBatch> tags;
+    std::array<std::uint32_t, kProbedAtOnce> tags;
     for (std::size_t i = 0; i < count; ++i) prefetch_key(keys_[slots[first + i].value()]);
     for (std::size_t i = 0; i < count; ++i) {
       tags[i] = tag_of(keys_[slots[first + i].value()]);

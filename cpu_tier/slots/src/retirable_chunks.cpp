@@ -15,8 +15,8 @@ namespace {
 
 /// How many runs are compared to find the coldest one, by class and segment, and how many slots are
 /// looked at to find these runs.
-constexpr std::size_t kCandidates = 4;
-constexpr std::size_t kMostSteps = 1024;
+constexpr std::size_t kComparedRuns = 4;
+constexpr std::size_t kMostSlots = 1024;
 
 /// Runs that are looked at if none of these can be retired. A look ends at the first named slot.
 constexpr std::uint32_t kMostRuns = 64;
@@ -31,7 +31,7 @@ void visit_coldest(const SlotLists& lists, const Visit& visit) KVFERRY_NO_THREAD
     std::size_t num_new = 0;
     SlotId slot = lists.coldest_of(segment);
     for (std::size_t step = 0;
-         step < kMostSteps && num_new < kCandidates && slot != SlotLists::kNoSlot; ++step) {
+         step < kMostSlots && num_new < kComparedRuns && slot != SlotLists::kNoSlot; ++step) {
       if (visit(slot)) ++num_new;
       slot = lists.hotter_than(slot);
     }

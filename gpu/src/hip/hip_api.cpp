@@ -19,8 +19,6 @@ DriverValue<T> made(hip_abi::Result code, hip_abi::Handle handle) {
   return {hip_result(code), T{reinterpret_cast<std::uintptr_t>(handle)}};
 }
 
-void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
-
 }  // namespace
 
 HipApi::HipApi(HipLibrary library, int ordinal) : hip_(std::move(library)), device_(ordinal) {

@@ -55,6 +55,7 @@ class HipApi final : public DriverApi {
 
  private:
   /// Converts one of our handles to the driver's form.
+  static void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
   template <class T>
   static hip_abi::Handle raw(T handle) {
     return reinterpret_cast<hip_abi::Handle>(handle);  // NOLINT(performance-no-int-to-ptr)

@@ -7,12 +7,6 @@
 #include <vector>
 
 namespace kvferry::gpu {
-namespace {
-
-void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
-
-}  // namespace
-
 DriverResult HipApi::copy(CopyDirection direction, const CopyRun& run, StreamHandle stream) {
   const int kind =
       direction == CopyDirection::kHostToDevice ? hip_abi::kCopyToDevice : hip_abi::kCopyToHost;

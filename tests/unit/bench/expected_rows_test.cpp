@@ -5,6 +5,8 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/gpu/cuda_device.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,9 +17,6 @@
 
 namespace kvferry::bench {
 namespace {
-
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = 1024 * kKiB;
 
 TEST(ExpectedRows, OfKnownGpusAreWhatOthersMeasured) {
   // vLLM blog 2026-01-08, H100, one call per block, d2h: 0.9, 29 and 46 GB/s. The model's constants

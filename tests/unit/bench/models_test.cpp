@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/base/error.hpp"
 
+#include "byte_sizes.hpp"
 #include "models/model_block.hpp"
 #include "models/model_shape.hpp"
 #include "options/model_options.hpp"
@@ -12,8 +13,6 @@
 
 namespace kvferry::bench {
 namespace {
-
-constexpr std::uint64_t kKiB = 1024;
 
 BlockShape block(std::string_view model, std::uint32_t ranks, KvLayout layout,
                  std::uint32_t element_bytes = 2, std::uint32_t tokens = 16) {

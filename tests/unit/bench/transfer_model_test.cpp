@@ -2,6 +2,7 @@
 // The performance model: limiting cases by hand, and what holds for every input.
 #include "expect/transfer_model.hpp"
 
+#include "byte_sizes.hpp"
 #include "expect/expected_rows.hpp"
 
 #include <gtest/gtest.h>
@@ -16,8 +17,6 @@ namespace {
 using gpu::CopyDirection;
 using gpu::CopyPath;
 
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = 1024 * kKiB;
 constexpr auto kLoad = CopyDirection::kHostToDevice;
 constexpr auto kStore = CopyDirection::kDeviceToHost;
 

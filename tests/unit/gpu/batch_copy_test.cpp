@@ -3,6 +3,8 @@
 
 #include "kvferry/gpu/host_link.hpp"
 
+#include "byte_sizes.hpp"
+#include "hang.hpp"
 #include "host/copy_team.hpp"
 
 #include <gtest/gtest.h>
@@ -19,9 +21,7 @@
 namespace kvferry::gpu {
 namespace {
 
-constexpr std::chrono::seconds kHang{120};
 constexpr std::uint8_t kUntouched = 0xee;
-constexpr std::uint64_t kKiB = 1024;
 // Where batches begin to pass the caches by and to be shared, and where a part ends.
 constexpr std::uint64_t kBorders[] = {32 * kKiB, 256 * kKiB, 1024 * kKiB, 1056 * kKiB};
 

@@ -3,6 +3,8 @@
 
 #include "kvferry/base/test_hooks.hpp"
 
+#include "hang.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +20,6 @@
 
 namespace kvferry::gpu {
 namespace {
-
-constexpr std::chrono::seconds kHang{120};
 
 /// How often each part was called; plain numbers, so that TSan sees who wrote and who read.
 std::vector<int> calls_of(CopyTeam& team, std::uint32_t num_parts) {

@@ -11,11 +11,11 @@
 
 namespace kvferry::gpu {
 
-using Bytes = std::span<const std::byte>;
+using FileBytes = std::span<const std::byte>;
 
 /// The value at `offset`; throws std::out_of_range past the end.
 template <typename T>
-T read_at(Bytes bytes, std::size_t offset) {
+T read_at(FileBytes bytes, std::size_t offset) {
   if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) {
     throw std::out_of_range("read past the end of an image");
   }
@@ -25,12 +25,12 @@ T read_at(Bytes bytes, std::size_t offset) {
 }
 
 /// The part [offset, offset + size); throws std::out_of_range.
-[[nodiscard]] Bytes part(Bytes bytes, std::size_t offset, std::size_t size);
+[[nodiscard]] FileBytes part(FileBytes bytes, std::size_t offset, std::size_t size);
 
 struct ElfSection {
   std::string name;
   std::uint32_t type = 0;
-  Bytes bytes;
+  FileBytes bytes;
 };
 
 struct ElfSymbol {
@@ -50,6 +50,6 @@ struct ElfFile {
 
 /// Throws std::runtime_error. The symbols are those of the table of `symbol_table` type
 /// (SHT_SYMTAB, SHT_DYNSYM).
-[[nodiscard]] ElfFile read_elf(Bytes bytes, std::uint32_t symbol_table);
+[[nodiscard]] ElfFile read_elf(FileBytes bytes, std::uint32_t symbol_table);
 
 }  // namespace kvferry::gpu

@@ -2,6 +2,8 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "hang.hpp"
+
 #include <gtest/gtest.h>
 
 #ifdef KVFERRY_TEST_HOOKS
@@ -15,8 +17,6 @@
 
 namespace kvferry::gpu {
 namespace {
-
-constexpr std::chrono::seconds kHang{120};
 
 class HostFaults : public testing::Test {
  protected:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/gpu/host_link.hpp"
 
+#include "hang.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr std::chrono::seconds kHang{120};
 // More than what the back end copies through the caches, and not a whole number of cache lines.
 constexpr std::size_t kStreamedBytes = (std::size_t{600} << 10U) + 37;
 

@@ -2,6 +2,8 @@
 #include "kvferry/base/mutex.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "hang.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +20,6 @@
 namespace kvferry::gpu {
 namespace {
 
-constexpr std::chrono::seconds kHang{120};
 // A fill of this size loses the device; a copy of this size waits until it is let go.
 constexpr std::uint64_t kLosing = 13;
 constexpr std::uint64_t kHeld = 17;

@@ -21,7 +21,7 @@ constexpr std::uint8_t kFormatSized = 4;
 constexpr std::uint8_t kAttributeFrameSize = 0x11;
 constexpr std::uint8_t kAttributeRegisters = 0x2f;
 
-std::string_view text_of(Bytes bytes) {
+std::string_view text_of(FileBytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
@@ -36,7 +36,7 @@ void collect_undefined(const ElfFile& elf, KernelImage& image) {
 /// ptxas keeps functions of its own beside the kernels that call them.
 bool is_kernel(const std::string& name) { return !name.starts_with("$__internal"); }
 
-KernelImage read_cubin(Bytes bytes) {
+KernelImage read_cubin(FileBytes bytes) {
   const ElfFile elf = read_elf(bytes, SHT_SYMTAB);
   KernelImage image;
   collect_undefined(elf, image);
@@ -62,7 +62,7 @@ KernelImage read_cubin(Bytes bytes) {
   return image;
 }
 
-KernelImage read_ptx(Bytes bytes) {
+KernelImage read_ptx(FileBytes bytes) {
   KernelImage image;
   const std::string text(text_of(bytes));
   const std::regex entry(R"(\.entry\s+(\w+))");
@@ -83,13 +83,13 @@ std::vector<std::size_t> values_of(std::string_view pack, const std::string& key
   return found;
 }
 
-std::string text_value(Bytes pack, std::size_t at) {
+std::string text_value(FileBytes pack, std::size_t at) {
   const auto tag = read_at<std::uint8_t>(pack, at);
   if ((tag & 0xe0U) != 0xa0U) throw std::runtime_error("a longer string than expected");
   return std::string(text_of(part(pack, at + 1, tag & 0x1fU)));
 }
 
-std::uint32_t number_value(Bytes pack, std::size_t at) {
+std::uint32_t number_value(FileBytes pack, std::size_t at) {
   const auto tag = read_at<std::uint8_t>(pack, at);
   if (tag < 0x80U) return tag;
   if (tag == 0xccU) return read_at<std::uint8_t>(pack, at + 1);
@@ -101,7 +101,7 @@ std::uint32_t number_value(Bytes pack, std::size_t at) {
 
 }  // namespace
 
-std::vector<KernelImage> read_cuda_fatbin(Bytes bytes) {
+std::vector<KernelImage> read_cuda_fatbin(FileBytes bytes) {
   if (read_at<std::uint32_t>(bytes, 0) != kFatbinMagic) throw std::runtime_error("not a fatbin");
   std::vector<KernelImage> images;
   for (std::size_t at = read_at<std::uint16_t>(bytes, 6); at < bytes.size();) {
@@ -109,7 +109,7 @@ std::vector<KernelImage> read_cuda_fatbin(Bytes bytes) {
     const auto header = read_at<std::uint32_t>(bytes, at + 4);
     const auto size = read_at<std::uint64_t>(bytes, at + 8);
     const std::string number = std::to_string(read_at<std::uint32_t>(bytes, at + kEntryArchOffset));
-    const Bytes payload = part(bytes, at + header, size);
+    const FileBytes payload = part(bytes, at + header, size);
     if (kind == kKindElf) {
       images.push_back(read_cubin(payload));
       images.back().arch = "sm_" + number;
@@ -122,7 +122,7 @@ std::vector<KernelImage> read_cuda_fatbin(Bytes bytes) {
   return images;
 }
 
-KernelImage read_hip_bundle(Bytes bytes) {
+KernelImage read_hip_bundle(FileBytes bytes) {
   // clang-offload-bundler: magic, number of entries, then {offset, size, length of the name, name}.
   constexpr std::string_view kMagic = "__CLANG_OFFLOAD_BUNDLE__";
   constexpr std::string_view kTarget = "amdgcn-amd-amdhsa--";
@@ -132,7 +132,7 @@ KernelImage read_hip_bundle(Bytes bytes) {
     const auto name_size = read_at<std::uint64_t>(bytes, at + 16);
     const std::string_view name = text_of(part(bytes, at + 24, name_size));
     if (const auto target = name.find(kTarget); target != std::string_view::npos) {
-      const Bytes object =
+      const FileBytes object =
           part(bytes, read_at<std::uint64_t>(bytes, at), read_at<std::uint64_t>(bytes, at + 8));
       const ElfFile elf = read_elf(object, SHT_DYNSYM);
       KernelImage image;

@@ -26,9 +26,9 @@ struct KernelImage {
 };
 
 /// Machine code and PTX of an uncompressed fatbin. Of PTX only the names of kernels are read.
-[[nodiscard]] std::vector<KernelImage> read_cuda_fatbin(Bytes bytes);
+[[nodiscard]] std::vector<KernelImage> read_cuda_fatbin(FileBytes bytes);
 
 /// The code object of hipcc's bundle for one architecture.
-[[nodiscard]] KernelImage read_hip_bundle(Bytes bytes);
+[[nodiscard]] KernelImage read_hip_bundle(FileBytes bytes);
 
 }  // namespace kvferry::gpu

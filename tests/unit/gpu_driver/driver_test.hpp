@@ -5,6 +5,7 @@
 #include "kvferry/gpu/hip_device.hpp"
 
 #include "fake_control.hpp"
+#include "hang.hpp"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +22,6 @@
 
 namespace kvferry::gpu {
 
-inline constexpr std::chrono::seconds kHang{120};
 /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_ILLEGAL_ADDRESS; hip the same.
 inline constexpr int kInvalid = 1;
 inline constexpr int kUnsupported = 801;

@@ -5,6 +5,8 @@
 #include "kvferry/cpu_tier/slots/tier.hpp"
 #include "kvferry/lmcache/slot_record.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,10 +14,6 @@
 
 namespace kvferry::lmcache {
 namespace {
-
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = kKiB * kKiB;
-constexpr std::uint64_t kGiB = kKiB * kMiB;
 
 /// Bytes of the slot for a value; 0: there is none.
 std::uint64_t slot_bytes(const StoreGeometry& geometry, std::uint64_t value_bytes,

@@ -15,7 +15,7 @@
 namespace kvferry::recorder {
 namespace {
 
-const RecordedBy kBy{"1.2.3", 9, "model a model\nhash_tokens 16\n"};
+const RecordedBy kSavedBy{"1.2.3", 9, "model a model\nhash_tokens 16\n"};
 
 struct Told {
   std::uint64_t position;
@@ -43,14 +43,14 @@ void put_events(Recorder& recorder, std::uint32_t number) {
 
 TEST(SavedRecordingTest, HasTheEventsAndTheHead) {
   const RecordingPath path;
-  Recorder recorder(Recorder::kMinRingBytes, kBy);
+  Recorder recorder(Recorder::kMinRingBytes, kSavedBy);
   put_events(recorder, 100);
   const Recording was = Recording::from_bytes(recorder.bytes());
   save(was, path.text);
   const Recording is = Recording::from_file(path.text);
   EXPECT_EQ(told_by(is), told_by(was));
   EXPECT_TRUE(is.is_whole());
-  EXPECT_EQ(is.head().config, kBy.config);
+  EXPECT_EQ(is.head().config, kSavedBy.config);
   EXPECT_EQ(is.head().version, "1.2.3");
   EXPECT_EQ(is.head().pid, was.head().pid);
   EXPECT_EQ(is.head().boot_id, was.head().boot_id);
@@ -63,7 +63,7 @@ TEST(SavedRecordingTest, HasTheEventsAndTheHead) {
 TEST(SavedRecordingTest, HasTheNewestEventsOfARingThatIsFull) {
   for (std::uint32_t number = 2000; number < 2040; ++number) {
     const RecordingPath path;
-    Recorder recorder(Recorder::kMinRingBytes, kBy);
+    Recorder recorder(Recorder::kMinRingBytes, kSavedBy);
     put_events(recorder, number);
     const Recording was = Recording::from_bytes(recorder.bytes());
     ASSERT_FALSE(was.is_whole());
@@ -81,7 +81,7 @@ TEST(SavedRecordingTest, HasTheNewestEventsOfARingThatIsFull) {
 
 TEST(SavedRecordingTest, AFileThatExistsIsRefusedAndStays) {
   const RecordingPath path;
-  Recorder recorder(Recorder::kMinRingBytes, kBy);
+  Recorder recorder(Recorder::kMinRingBytes, kSavedBy);
   save(Recording::from_bytes(recorder.bytes()), path.text);
   put_events(recorder, 10);
   EXPECT_THROW(save(Recording::from_bytes(recorder.bytes()), path.text), ConfigError);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "path_chooser.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,9 +22,8 @@ const gpu::DeviceTraits kCudaOlder{.family = DeviceFamily::kCudaOlder};
 const gpu::DeviceTraits kCuda90{.family = DeviceFamily::kCuda90};
 const gpu::DeviceTraits kHip{.family = DeviceFamily::kHip, .batches_by_default = false};
 
-constexpr auto kStore = gpu::CopyDirection::kDeviceToHost;
-constexpr auto kLoad = gpu::CopyDirection::kHostToDevice;
-constexpr std::uint64_t kKiB = 1024;
+constexpr auto kToHost = gpu::CopyDirection::kDeviceToHost;
+constexpr auto kToDevice = gpu::CopyDirection::kHostToDevice;
 const CopyPaths kAll{CopyPath::kPerRun, CopyPath::kBatch, CopyPath::kKernel, CopyPath::kStaged};
 const CopyPaths kCalls{CopyPath::kPerRun, CopyPath::kBatch};
 
@@ -39,7 +40,7 @@ std::chrono::nanoseconds at_rate(const CopyShape& of, double bytes_per_second) {
 TEST(PathChooser, OneRunIsOneCall) {
   for (const gpu::DeviceTraits& traits : {kHost, kCudaOlder, kCuda90, kHip}) {
     PathChooser chooser(traits, std::nullopt);
-    EXPECT_EQ(chooser.choose(shape(kStore, 1, 1024 * kKiB), kCalls), CopyPath::kPerRun);
+    EXPECT_EQ(chooser.choose(shape(kToHost, 1, 1024 * kKiB), kCalls), CopyPath::kPerRun);
   }
 }
 
@@ -47,7 +48,7 @@ TEST(PathChooser, OneRunIsOneCall) {
 TEST(PathChooser, SmallFragmentsAreStagedAndLargeOnesAreNot) {
   PathChooser chooser(kCuda90, std::nullopt);
   for (const std::uint64_t bytes : {kKiB, 4 * kKiB, 16 * kKiB, 32 * kKiB}) {
-    const CopyShape small = shape(kLoad, 500, bytes);
+    const CopyShape small = shape(kToDevice, 500, bytes);
     EXPECT_EQ(chooser.choose(small, kAll), CopyPath::kStaged) << bytes;
     EXPECT_EQ(chooser.choose(small, {CopyPath::kPerRun, CopyPath::kBatch, CopyPath::kKernel}),
               bytes < 32 * kKiB ? CopyPath::kKernel : CopyPath::kBatch)
@@ -55,27 +56,27 @@ TEST(PathChooser, SmallFragmentsAreStagedAndLargeOnesAreNot) {
     EXPECT_EQ(chooser.choose(small, kCalls), CopyPath::kBatch) << bytes;
     EXPECT_EQ(chooser.choose(small, {CopyPath::kPerRun}), CopyPath::kPerRun);
   }
-  EXPECT_EQ(chooser.choose(shape(kLoad, 500, 64 * kKiB), kAll), CopyPath::kBatch);
-  EXPECT_EQ(chooser.choose(shape(kLoad, 500, 2048 * kKiB), kAll), CopyPath::kBatch);
+  EXPECT_EQ(chooser.choose(shape(kToDevice, 500, 64 * kKiB), kAll), CopyPath::kBatch);
+  EXPECT_EQ(chooser.choose(shape(kToDevice, 500, 2048 * kKiB), kAll), CopyPath::kBatch);
 }
 
 // sglang#31741: the batch call of HIP is no gain.
 TEST(PathChooser, HipTakesSingleCallsWhereNoKernelCanBeHad) {
   PathChooser chooser(kHip, std::nullopt);
-  EXPECT_EQ(chooser.choose(shape(kStore, 100, 32 * kKiB), kCalls), CopyPath::kPerRun);
-  EXPECT_EQ(chooser.choose(shape(kLoad, 100, 16 * kKiB),
+  EXPECT_EQ(chooser.choose(shape(kToHost, 100, 32 * kKiB), kCalls), CopyPath::kPerRun);
+  EXPECT_EQ(chooser.choose(shape(kToDevice, 100, 16 * kKiB),
                            {CopyPath::kPerRun, CopyPath::kBatch, CopyPath::kKernel}),
             CopyPath::kKernel);
 }
 
 TEST(PathChooser, FewBytesAreNotWorthTwoSubmissions) {
   PathChooser chooser(kCuda90, std::nullopt);
-  EXPECT_EQ(chooser.choose(shape(kLoad, 16, 8 * kKiB), kAll), CopyPath::kKernel);
+  EXPECT_EQ(chooser.choose(shape(kToDevice, 16, 8 * kKiB), kAll), CopyPath::kKernel);
 }
 
 TEST(PathChooser, WhatIsBestScatteredIsScattered) {
   PathChooser chooser(kHost, std::nullopt);
-  CopyShape large = shape(kLoad, 100, 1024 * kKiB);
+  CopyShape large = shape(kToDevice, 100, 1024 * kKiB);
   EXPECT_EQ(chooser.choose(large, kAll), CopyPath::kBatch);
   large.is_best_scattered = true;
   EXPECT_EQ(chooser.choose(large, kAll), CopyPath::kKernel);
@@ -86,7 +87,7 @@ TEST(PathChooser, WhatIsBestScatteredIsScattered) {
 
 TEST(PathChooser, ForcedPathIsTakenWhereverThePieceCanGoIt) {
   PathChooser chooser(kCuda90, CopyPath::kKernel);
-  const CopyShape large = shape(kLoad, 100, 1024 * kKiB);
+  const CopyShape large = shape(kToDevice, 100, 1024 * kKiB);
   for (std::uint64_t i = 0; i < 2 * PathChooser::kExploreEvery; ++i) {
     ASSERT_EQ(chooser.choose(large, kAll), CopyPath::kKernel) << "not even to explore";
   }
@@ -95,16 +96,16 @@ TEST(PathChooser, ForcedPathIsTakenWhereverThePieceCanGoIt) {
 
 TEST(PathChooser, MeasuredTimesCorrectTheDefaults) {
   PathChooser chooser(kCuda90, std::nullopt);
-  const CopyShape small = shape(kLoad, 500, 8 * kKiB);
+  const CopyShape small = shape(kToDevice, 500, 8 * kKiB);
   ASSERT_EQ(chooser.choose(small, kAll), CopyPath::kStaged);
   chooser.learn(small, CopyPath::kStaged, at_rate(small, 20e9));
   chooser.learn(small, CopyPath::kKernel, at_rate(small, 30e9));
   EXPECT_EQ(chooser.choose(small, kAll), CopyPath::kKernel);
-  EXPECT_EQ(chooser.choose(shape(kLoad, 300, 9 * kKiB), kAll), CopyPath::kKernel)
+  EXPECT_EQ(chooser.choose(shape(kToDevice, 300, 9 * kKiB), kAll), CopyPath::kKernel)
       << "of the same class";
   // Another size, count or direction is another matter.
-  EXPECT_EQ(chooser.choose(shape(kLoad, 500, 16 * kKiB), kAll), CopyPath::kStaged);
-  EXPECT_EQ(chooser.choose(shape(kLoad, 2000, 4 * kKiB), kAll), CopyPath::kStaged);
+  EXPECT_EQ(chooser.choose(shape(kToDevice, 500, 16 * kKiB), kAll), CopyPath::kStaged);
+  EXPECT_EQ(chooser.choose(shape(kToDevice, 2000, 4 * kKiB), kAll), CopyPath::kStaged);
   // What was learned is forgotten when it is no longer so.
   for (int i = 0; i < 100; ++i) chooser.learn(small, CopyPath::kKernel, at_rate(small, 10e9));
   EXPECT_EQ(chooser.choose(small, kAll), CopyPath::kStaged);
@@ -113,7 +114,7 @@ TEST(PathChooser, MeasuredTimesCorrectTheDefaults) {
 // A link that is slower than the defaults think makes no untried path look good.
 TEST(PathChooser, ASlowLinkIsNoReasonToTryEverything) {
   PathChooser chooser(kCuda90, std::nullopt);
-  const CopyShape small = shape(kLoad, 500, 8 * kKiB);
+  const CopyShape small = shape(kToDevice, 500, 8 * kKiB);
   for (std::uint64_t i = 1; i < PathChooser::kExploreEvery; ++i) {
     ASSERT_EQ(chooser.choose(small, kAll), CopyPath::kStaged) << i;
     chooser.learn(small, CopyPath::kStaged, at_rate(small, 1e9));
@@ -122,7 +123,7 @@ TEST(PathChooser, ASlowLinkIsNoReasonToTryEverything) {
 
 TEST(PathChooser, OneStrangeTimeDoesNotTurnTheChoice) {
   PathChooser chooser(kCuda90, std::nullopt);
-  const CopyShape small = shape(kLoad, 500, 8 * kKiB);
+  const CopyShape small = shape(kToDevice, 500, 8 * kKiB);
   chooser.learn(small, CopyPath::kStaged, at_rate(small, 50e9));
   chooser.learn(small, CopyPath::kKernel, at_rate(small, 40e9));
   chooser.learn(small, CopyPath::kStaged, at_rate(small, 1e9));
@@ -133,7 +134,7 @@ TEST(PathChooser, OneStrangeTimeDoesNotTurnTheChoice) {
 
 TEST(PathChooser, ExploresRarelyAndNothingHopeless) {
   PathChooser chooser(kCuda90, std::nullopt);
-  const CopyShape medium = shape(kLoad, 500, 64 * kKiB);
+  const CopyShape medium = shape(kToDevice, 500, 64 * kKiB);
   std::vector<CopyPath> explored;
   std::uint64_t num_best = 0;
   for (std::uint64_t i = 0; i < 8 * PathChooser::kExploreEvery; ++i) {
@@ -155,7 +156,7 @@ TEST(PathChooser, ExploresRarelyAndNothingHopeless) {
 
 TEST(PathChooser, ExplorationFindsAPathThatTheDefaultsUnderrate) {
   PathChooser chooser(kCuda90, std::nullopt);
-  const CopyShape medium = shape(kLoad, 500, 64 * kKiB);
+  const CopyShape medium = shape(kToDevice, 500, 64 * kKiB);
   for (std::uint64_t i = 0; i < 4 * PathChooser::kExploreEvery; ++i) {
     const CopyPath path = chooser.choose(medium, kAll);
     chooser.learn(medium, path, at_rate(medium, path == CopyPath::kStaged ? 54e9 : 40e9));
@@ -165,7 +166,7 @@ TEST(PathChooser, ExplorationFindsAPathThatTheDefaultsUnderrate) {
 
 TEST(PathChooser, TheHostBackEndLearnsNothing) {
   PathChooser chooser(kHost, std::nullopt);
-  const CopyShape pieces = shape(kLoad, 10, 64);
+  const CopyShape pieces = shape(kToDevice, 10, 64);
   for (std::uint64_t i = 0; i < 2 * PathChooser::kExploreEvery; ++i) {
     ASSERT_EQ(chooser.choose(pieces, kAll), CopyPath::kBatch);
     chooser.learn(pieces, CopyPath::kBatch, std::chrono::seconds(1));
@@ -180,7 +181,7 @@ TEST(PathChooser, IsPrinted) {
             "copy paths of cuda from sm_90\n"
             "  device to host, many runs: batch\n"
             "  host to device, many runs: staged, batch from 64 KiB");
-  const CopyShape small = shape(kLoad, 500, 8 * kKiB);
+  const CopyShape small = shape(kToDevice, 500, 8 * kKiB);
   chooser.learn(small, CopyPath::kStaged, at_rate(small, 51.2e9));
   EXPECT_NE(chooser.text(kCalls, kAll)
                 .find("\n  measured host to device, 256+ runs of 8 KiB: staged 51.2 GB/s (1)"),

@@ -4,6 +4,7 @@
 #include "kvferry/gpu/host_link.hpp"
 
 #include "borrowed_device.hpp"
+#include "byte_sizes.hpp"
 #include "path_model.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,6 @@
 namespace kvferry::transfer {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 constexpr const char* kAddress = "0000:c1:00.0";
 
 /// A device of some vendor in a slot of the test's.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kFirstRank = 10;
 
-constexpr std::array<ColumnOf<FleetRow>, 19> kColumns = {{
+constexpr std::array<ColumnOf<FleetRow>, 19> kFleetColumns = {{
     {{"traffic", "traffic", "", kFirstRank}, member<&FleetRow::traffic>},
     {{"nodes", "nodes", "", kFirstRank}, member<&FleetRow::nodes>},
     {{"capacity_blocks", "tier", "blocks", kFirstRank}, member<&FleetRow::capacity_blocks>},
@@ -33,11 +33,11 @@ constexpr std::array<ColumnOf<FleetRow>, 19> kColumns = {{
 }  // namespace
 
 Table table_of(std::span<const FleetRow> rows) {
-  return bench::table_of(std::span<const ColumnOf<FleetRow>>(kColumns), rows);
+  return bench::table_of(std::span<const ColumnOf<FleetRow>>(kFleetColumns), rows);
 }
 
 void read_row(FleetRow& row, const CellAt& cell_at) {
-  set_cells(std::span<const ColumnOf<FleetRow>>(kColumns), row, cell_at);
+  set_cells(std::span<const ColumnOf<FleetRow>>(kFleetColumns), row, cell_at);
 }
 
 }  // namespace kvferry::bench::fleet

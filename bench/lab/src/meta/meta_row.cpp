@@ -6,7 +6,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<MetaRow>, 13> kColumns = {{
+constexpr std::array<ColumnOf<MetaRow>, 13> kMetaColumns = {{
     {{"operation", "operation", ""}, member<&MetaRow::operation>},
     {{"tier", "tier", ""}, member<&MetaRow::tier>},
     {{"temperature", "caches", ""}, member<&MetaRow::temperature>},
@@ -25,11 +25,11 @@ constexpr std::array<ColumnOf<MetaRow>, 13> kColumns = {{
 }  // namespace
 
 Table table_of(std::span<const MetaRow> rows) {
-  return table_of(std::span<const ColumnOf<MetaRow>>(kColumns), rows);
+  return table_of(std::span<const ColumnOf<MetaRow>>(kMetaColumns), rows);
 }
 
 void read_row(MetaRow& row, const CellAt& cell_at) {
-  set_cells(std::span<const ColumnOf<MetaRow>>(kColumns), row, cell_at);
+  set_cells(std::span<const ColumnOf<MetaRow>>(kMetaColumns), row, cell_at);
 }
 
 }  // namespace kvferry::bench

@@ -6,7 +6,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<PinRow>, 15> kColumns = {{
+constexpr std::array<ColumnOf<PinRow>, 15> kPinColumns = {{
     {{"memory", "memory", ""}, member<&PinRow::memory>},
     {{"pages", "pages", ""}, member<&PinRow::pages>},
     {{"threads", "threads", ""}, member<&PinRow::threads>},
@@ -27,11 +27,11 @@ constexpr std::array<ColumnOf<PinRow>, 15> kColumns = {{
 }  // namespace
 
 Table table_of(std::span<const PinRow> rows) {
-  return table_of(std::span<const ColumnOf<PinRow>>(kColumns), rows);
+  return table_of(std::span<const ColumnOf<PinRow>>(kPinColumns), rows);
 }
 
 void read_row(PinRow& row, const CellAt& cell_at) {
-  set_cells(std::span<const ColumnOf<PinRow>>(kColumns), row, cell_at);
+  set_cells(std::span<const ColumnOf<PinRow>>(kPinColumns), row, cell_at);
 }
 
 }  // namespace kvferry::bench

@@ -6,7 +6,7 @@
 namespace kvferry::bench {
 namespace {
 
-constexpr std::array<ColumnOf<ShareRow>, 10> kColumns = {{
+constexpr std::array<ColumnOf<ShareRow>, 10> kShareColumns = {{
     {{"what", "what", ""}, member<&ShareRow::what>},
     {{"block_bytes", "blocks", "bytes"}, member<&ShareRow::block_bytes>},
     {{"rounds", "rounds", "", kLastRank}, member<&ShareRow::rounds>},
@@ -22,11 +22,11 @@ constexpr std::array<ColumnOf<ShareRow>, 10> kColumns = {{
 }  // namespace
 
 Table table_of(std::span<const ShareRow> rows) {
-  return table_of(std::span<const ColumnOf<ShareRow>>(kColumns), rows);
+  return table_of(std::span<const ColumnOf<ShareRow>>(kShareColumns), rows);
 }
 
 void read_row(ShareRow& row, const CellAt& cell_at) {
-  set_cells(std::span<const ColumnOf<ShareRow>>(kColumns), row, cell_at);
+  set_cells(std::span<const ColumnOf<ShareRow>>(kShareColumns), row, cell_at);
 }
 
 }  // namespace kvferry::bench

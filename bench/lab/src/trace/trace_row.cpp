@@ -6,7 +6,7 @@
 namespace kvferry::bench::trace {
 namespace {
 
-constexpr std::array<ColumnOf<TraceRow>, 18> kColumns = {{
+constexpr std::array<ColumnOf<TraceRow>, 18> kTraceColumns = {{
     {{"traffic", "traffic", ""}, member<&TraceRow::traffic>},
     {{"capacity_blocks", "capacity", "blocks"}, member<&TraceRow::capacity_blocks>},
     {{"capacity_gb", "capacity", "GB"}, member<&TraceRow::capacity_gb>},
@@ -30,11 +30,11 @@ constexpr std::array<ColumnOf<TraceRow>, 18> kColumns = {{
 }  // namespace
 
 Table table_of(std::span<const TraceRow> rows) {
-  return bench::table_of(std::span<const ColumnOf<TraceRow>>(kColumns), rows);
+  return bench::table_of(std::span<const ColumnOf<TraceRow>>(kTraceColumns), rows);
 }
 
 void read_row(TraceRow& row, const CellAt& cell_at) {
-  set_cells(std::span<const ColumnOf<TraceRow>>(kColumns), row, cell_at);
+  set_cells(std::span<const ColumnOf<TraceRow>>(kTraceColumns), row, cell_at);
 }
 
 }  // namespace kvferry::bench::trace

@@ -20,14 +20,14 @@ using nlohmann::json;
 const std::string kAllOperations =
     "lookup,lookup-absent,prefix,store,lease,reserve-free,touch,offer-absent,offer-held";
 
-std::vector<std::string> tiny(const std::vector<std::string>& more) {
+std::vector<std::string> tiny_meta(const std::vector<std::string>& more) {
   return joined({"meta", "--quick", "--rounds", "4", "--resident", "300", "--batch", "7,300",
                  "--prefix", "40", "--sweep", "4KiB"},
                 more);
 }
 
 TEST(Meta, RowsOfEveryOperationAreVerifiedAndFitTheirBareTable) {
-  const auto [run, report] = run_for_report(tiny({"--op", kAllOperations}));
+  const auto [run, report] = run_for_report(tiny_meta({"--op", kAllOperations}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   std::set<std::string> operations;
   // 13 rows of nine operations.
@@ -63,7 +63,7 @@ TEST(Meta, GoalsAreThoseOfHalfAMillionBlocksAndOfTenMillion) {
 }
 
 TEST(Meta, AStoreCostsAtLeastItsReservation) {
-  const auto [run, report] = run_for_report(tiny({"--op", "store", "--caches", "cold"}));
+  const auto [run, report] = run_for_report(tiny_meta({"--op", "store", "--caches", "cold"}));
   ASSERT_EQ(run.exit_code, 0) << run.err;
   std::map<std::string, double> cost;
   for (const json& row : report.at("rows")) {
@@ -78,7 +78,7 @@ TEST(Meta, EveryPolicyGivesTheRightAnswers) {
   for (const char* eviction : {"lru", "arc", "adaptive"}) {
     for (const char* admission : {"always", "second_offer", "adaptive"}) {
       const ProgramRun run = run_program(
-          tiny({"--op", kAllOperations, "--eviction", eviction, "--admission", admission}));
+          tiny_meta({"--op", kAllOperations, "--eviction", eviction, "--admission", admission}));
       EXPECT_EQ(run.exit_code, 0) << eviction << "/" << admission << run.out << run.err;
     }
   }
@@ -86,7 +86,8 @@ TEST(Meta, EveryPolicyGivesTheRightAnswers) {
 
 TEST(Meta, AWrongAnswerIsAMismatch) {
   for (const char* operation : {"lookup", "store"}) {
-    const auto [run, report] = run_for_report(tiny({"--op", operation, "--corrupt-round", "2"}));
+    const auto [run, report] =
+        run_for_report(tiny_meta({"--op", operation, "--corrupt-round", "2"}));
     EXPECT_EQ(run.exit_code, 1) << run.err;
     EXPECT_NE(run.out.find("DATA MISMATCH: round 2"), std::string::npos) << run.out;
     EXPECT_EQ(report.at("rows").at(0).at("verified"), false);

@@ -15,14 +15,14 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<std::string> tiny(const std::vector<std::string>& more = {}) {
+std::vector<std::string> tiny_share(const std::vector<std::string>& more = {}) {
   return joined({"share", "--quick", "--rounds", "2", "--warm-up", "0", "--chunks", "64", "--time",
                  "0.02", "--join-size", "64MiB", "--block-size", "0,4KiB"},
                 more);
 }
 
 TEST(Share, EveryRowIsVerifiedAndNothingIsLeft) {
-  const auto [run, report] = run_for_report(tiny());
+  const auto [run, report] = run_for_report(tiny_share());
   ASSERT_EQ(run.exit_code, 0) << run.err;
   ASSERT_EQ(report.at("rows").size(), 13U);
   for (std::size_t i = 0; i < 10; ++i) {
@@ -49,7 +49,7 @@ TEST(Share, EveryRowIsVerifiedAndNothingIsLeft) {
 }
 
 TEST(Share, AnEngineThatDoesNotEndWellIsAMismatch) {
-  const auto run = run_program(tiny({"--corrupt-round", "1"}));
+  const auto run = run_program(tiny_share({"--corrupt-round", "1"}));
   EXPECT_EQ(run.exit_code, 1) << run.err;
 }
 
@@ -60,7 +60,7 @@ TEST(Share, WhatCannotBeMeantIsRefused) {
   const auto odd = run_program({"share", "--quick", "--block-size", "100"});
   EXPECT_EQ(odd.exit_code, 2);
   EXPECT_NE(odd.err.find("--block-size 100 is not a multiple of 8"), std::string::npos) << odd.err;
-  const auto no_tmpfs = run_program(tiny({"--folder", "/proc"}));
+  const auto no_tmpfs = run_program(tiny_share({"--folder", "/proc"}));
   EXPECT_EQ(no_tmpfs.exit_code, 4);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block_groups.hpp"
 
+#include "scheduler_fixture.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +11,6 @@
 
 namespace kvferry::connector {
 namespace {
-
-constexpr std::uint32_t kBlockTokens = 4;
 
 /// Full attention, a window of 7 tokens, chunks of two blocks, and a state without drafts.
 class BlockGroupsTest : public ::testing::Test {

@@ -2,6 +2,7 @@
 #include "block_prover.hpp"
 
 #include "fake_engine.hpp"
+#include "scheduler_fixture.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +14,6 @@
 namespace kvferry::connector {
 namespace {
 
-constexpr std::uint32_t kBlockTokens = 4;
 constexpr std::uint32_t kNumBlocks = 32;
 
 /// One group of full attention. Requests compute what they are told, plan by plan.

@@ -6,8 +6,6 @@
 namespace kvferry::connector {
 namespace {
 
-constexpr std::optional<std::uint32_t> kAskAgain;
-
 /// With keys 1 to 4 in the tier, and "loader" loading them.
 class LoadSharingTest : public SchedulerTest {
  protected:

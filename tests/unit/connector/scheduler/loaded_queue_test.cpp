@@ -7,8 +7,6 @@
 namespace kvferry::connector {
 namespace {
 
-constexpr std::optional<std::uint32_t> kAskAgain;
-
 /// With the load of "loaded" ended, and "first" before it in the engine's queue.
 class LoadedQueueTest : public SchedulerTest {
  protected:

@@ -5,6 +5,7 @@
 #include "fake_engine.hpp"
 #include "one_class.hpp"
 #include "prefix_search.hpp"
+#include "scheduler_fixture.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,8 +18,6 @@
 #include <vector>
 
 namespace kvferry::connector {
-
-inline constexpr std::uint32_t kBlockTokens = 4;
 
 /// Of one class, ready.
 inline std::unique_ptr<cpu_tier::Tier> tier_of(const std::vector<KvGroup>& groups,

@@ -4,8 +4,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Blocks = std::vector<std::uint32_t>;
-
 /// What could not be stored in its step, and what leaves the tier for what comes.
 class SchedulerBacklogTest : public SchedulerTest {
  protected:

@@ -10,8 +10,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Ids = std::vector<std::string>;
-
 class SchedulerDamageTest : public SchedulerTest {
  protected:
   SchedulerDamageTest() {

@@ -6,7 +6,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Ids = std::vector<std::string>;
 using std::chrono::seconds;
 
 /// Loads that have not begun when their time is over (load_timeout).

@@ -22,6 +22,14 @@
 
 namespace kvferry::connector {
 
+using Blocks = std::vector<std::uint32_t>;
+using Ids = std::vector<std::string>;
+
+/// Tokens of a block in these tests.
+inline constexpr std::uint32_t kBlockTokens = 4;
+/// The answer of a lookup that is to be asked again.
+inline constexpr std::optional<std::uint32_t> kAskAgain;
+
 /// Blocks of all stores of a plan, in order.
 inline std::vector<std::uint32_t> planned_blocks(const StepPlan& plan) {
   std::vector<std::uint32_t> numbers;
@@ -35,7 +43,6 @@ inline std::vector<std::uint32_t> planned_blocks(const StepPlan& plan) {
 /// it does is recorded, and replayed at the end of the test.
 class SchedulerTest : public ::testing::Test {
  protected:
-  static constexpr std::uint32_t kBlockTokens = 4;
   static constexpr std::uint32_t kNumBlocks = 64;
   static constexpr RankId kRankA{0};
   static constexpr RankId kRankB{1};

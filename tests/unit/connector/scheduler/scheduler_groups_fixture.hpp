@@ -11,9 +11,6 @@
 
 namespace kvferry::connector {
 
-using Blocks = std::vector<std::uint32_t>;
-using Ids = std::vector<std::string>;
-
 /// An engine with two KV cache groups: full attention, and a sliding window of 8 tokens (a token
 /// sees itself and 7 before it: two blocks).
 class SchedulerGroupsTest : public SchedulerTest {

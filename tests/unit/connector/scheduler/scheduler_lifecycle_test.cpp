@@ -6,9 +6,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Blocks = std::vector<std::uint32_t>;
-using Ids = std::vector<std::string>;
-
 /// Abort, finish, reuse of ids, preemption, reset and start-up. With keys 1 to 4 in the tier.
 class SchedulerLifecycleTest : public SchedulerTest {
  protected:

@@ -6,9 +6,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Blocks = std::vector<std::uint32_t>;
-using Ids = std::vector<std::string>;
-
 /// With keys 1 to 4 in the tier.
 class SchedulerLoadTest : public SchedulerTest {
  protected:

@@ -4,8 +4,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Ids = std::vector<std::string>;
-
 /// How the engine hears of a load that failed: every rank announces it once, then the scheduler
 /// side tells it. With keys 1 to 4 in the tier.
 class SchedulerNoticeTest : public SchedulerTest {

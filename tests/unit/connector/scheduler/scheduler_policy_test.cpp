@@ -5,7 +5,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Blocks = std::vector<std::uint32_t>;
 using cpu_tier::Admission;
 using cpu_tier::Eviction;
 

@@ -7,8 +7,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Blocks = std::vector<std::uint32_t>;
-
 /// What is stored of blocks that the engine's pool has under a key, and that nobody has computed.
 class SchedulerProofTest : public SchedulerTest {
  protected:

@@ -15,7 +15,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Ids = std::vector<std::string>;
 using Other = cpu_tier::Instance;
 
 class SchedulerSharedTest : public SchedulerTest {

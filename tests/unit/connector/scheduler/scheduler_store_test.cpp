@@ -4,8 +4,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Blocks = std::vector<std::uint32_t>;
-
 class SchedulerStoreTest : public SchedulerTest {
  protected:
   /// A report that a rank gathered so many of each store, in order; without their ends.

@@ -9,7 +9,6 @@
 namespace kvferry::connector {
 namespace {
 
-using Ids = std::vector<std::string>;
 using std::chrono::seconds;
 
 /// A rank that keeps silent.

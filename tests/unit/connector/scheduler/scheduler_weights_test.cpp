@@ -11,9 +11,6 @@ namespace {
 constexpr WeightsId kA{0x123456789abcdef1};
 constexpr WeightsId kB{0x1f2e3d4c5b6a7988};
 
-using Blocks = std::vector<std::uint32_t>;
-using Ids = std::vector<std::string>;
-
 class SchedulerWeightsTest : public SchedulerTest {
  protected:
   SchedulerWeightsTest() {

@@ -3,6 +3,7 @@
 
 #include "engine_tier.hpp"
 #include "fake_engine.hpp"
+#include "scheduler_fixture.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,6 @@ namespace kvferry::connector {
 namespace {
 
 constexpr DomainId kDomain{3};
-constexpr std::uint32_t kBlockTokens = 4;
 constexpr std::uint32_t kNumBlocks = 32;
 
 /// A tier of four slots that takes all that it is offered, and one rank with a ring.

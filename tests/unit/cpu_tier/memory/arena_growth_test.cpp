@@ -5,6 +5,8 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,7 +22,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint32_t kNumSlots = 64;
 
 class ArenaGrowthTest : public ::testing::Test {

@@ -23,7 +23,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kMachinePage = 4096;
 
 // LMCache#5127: a tier larger than the machine is OOM-killed instead of refused.
 TEST(Arena, RefusesMoreThanTheBudgetBeforeMapping) {
@@ -215,13 +215,13 @@ TEST(Arena, NotOfThePoolWhereACgroupKeepsItFromThis) {
 TEST(Arena, WarnsOfALowMemlockLimitWhereADevicePins) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
-  const rlimit low{.rlim_cur = kPage, .rlim_max = before.rlim_max};
+  const rlimit low{.rlim_cur = kMachinePage, .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &low), 0);
   RegistrationRecorder device;
-  EXPECT_TRUE(Arena(device, kPage, 2).warnings().empty());
+  EXPECT_TRUE(Arena(device, kMachinePage, 2).warnings().empty());
   device.backend = gpu::BackendKind::kCuda;
-  EXPECT_TRUE(Arena(device, kPage, 1).warnings().empty());
-  const std::vector<std::string> warnings = Arena(device, kPage, 2).warnings();
+  EXPECT_TRUE(Arena(device, kMachinePage, 1).warnings().empty());
+  const std::vector<std::string> warnings = Arena(device, kMachinePage, 2).warnings();
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_NE(warnings.front().find("ulimit -l"), std::string::npos) << warnings.front();
   EXPECT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);

@@ -39,20 +39,20 @@ std::uint64_t num_resident_pages(const Arena& arena, ChunkId first, ChunkId end)
   return static_cast<std::uint64_t>(std::count(resident.begin(), resident.end(), 1));
 }
 
-constexpr std::uint64_t kPage = 4096;
-const ArenaOptions kPieces{.pinned_piece_bytes = 8 << 20, .max_registration_bytes = 8 << 20};
+constexpr std::uint64_t kSmallPage = 4096;
+const ArenaOptions kSmallPieces{.pinned_piece_bytes = 8 << 20, .max_registration_bytes = 8 << 20};
 
 TEST(ChunksPerPiece, PiecesEndWhereAPageAndAChunkEnd) {
-  EXPECT_EQ(chunks_per_piece(kPage, kPage, 10 * kPage), 10U);
-  EXPECT_EQ(chunks_per_piece(3 * kPage, kPage, 10 * kPage), 3U);
-  EXPECT_EQ(chunks_per_piece(512, kPage, 10 * kPage), 80U);
-  EXPECT_EQ(chunks_per_piece(1536, kPage, 10 * kPage), 24U);  // 8 chunks are 3 pages.
-  EXPECT_EQ(chunks_per_piece(std::uint64_t{1} << 20, kPage, std::uint64_t{2} << 30), 2048U);
+  EXPECT_EQ(chunks_per_piece(kSmallPage, kSmallPage, 10 * kSmallPage), 10U);
+  EXPECT_EQ(chunks_per_piece(3 * kSmallPage, kSmallPage, 10 * kSmallPage), 3U);
+  EXPECT_EQ(chunks_per_piece(512, kSmallPage, 10 * kSmallPage), 80U);
+  EXPECT_EQ(chunks_per_piece(1536, kSmallPage, 10 * kSmallPage), 24U);  // 8 chunks are 3 pages.
+  EXPECT_EQ(chunks_per_piece(std::uint64_t{1} << 20, kSmallPage, std::uint64_t{2} << 30), 2048U);
 }
 
 TEST(ChunksPerPiece, PieceIsLargerThanAskedForWhereNoMultipleFits) {
-  EXPECT_EQ(chunks_per_piece(4 * kPage, kPage, kPage), 1U);
-  EXPECT_EQ(chunks_per_piece(4097, kPage, kPage), 4096U);
+  EXPECT_EQ(chunks_per_piece(4 * kSmallPage, kSmallPage, kSmallPage), 1U);
+  EXPECT_EQ(chunks_per_piece(4097, kSmallPage, kSmallPage), 4096U);
 }
 
 TEST(Arena, ChunksAreContiguousAndWritable) {
@@ -95,7 +95,7 @@ TEST(Arena, DestructionUnregistersAllPiecesAndUnmaps) {
   RegistrationRecorder device;
   const std::uint64_t before = mapped_kib();
   {
-    const Arena arena(device, 1 << 20, 64, kPieces);
+    const Arena arena(device, 1 << 20, 64, kSmallPieces);
     EXPECT_EQ(device.num_registered, 8U);
     EXPECT_GE(mapped_kib(), before + 65536);
   }
@@ -106,7 +106,7 @@ TEST(Arena, DestructionUnregistersAllPiecesAndUnmaps) {
 TEST(Arena, FailedRegistrationLeavesNothingBehind) {
   const std::uint64_t before = mapped_kib();
   RegistrationRecorder device(5);
-  EXPECT_THROW(Arena(device, 1 << 20, 64, kPieces), DeviceError);
+  EXPECT_THROW(Arena(device, 1 << 20, 64, kSmallPieces), DeviceError);
   EXPECT_EQ(device.ranges.size(), 4U);
   EXPECT_EQ(device.num_registered, 0U);
   EXPECT_LT(mapped_kib(), before + 65536);
@@ -125,11 +125,12 @@ TEST(Arena, SizeThatOverflowsIsAResourceError) {
 
 TEST(Arena, ARegistrationIsOfWholePieces) {
   RegistrationRecorder device;
-  const Arena arena(device, kPage, 100,
-                    {.pinned_piece_bytes = 8 * kPage, .max_registration_bytes = 30 * kPage});
+  const Arena arena(
+      device, kSmallPage, 100,
+      {.pinned_piece_bytes = 8 * kSmallPage, .max_registration_bytes = 30 * kSmallPage});
   ASSERT_EQ(device.ranges.size(), 5U);
   for (std::size_t i = 0; i < 5; ++i) {
-    EXPECT_EQ(device.ranges[i].end - device.ranges[i].begin, (i < 4 ? 24 : 4) * kPage);
+    EXPECT_EQ(device.ranges[i].end - device.ranges[i].begin, (i < 4 ? 24 : 4) * kSmallPage);
   }
   for (std::uint32_t chunk = 0; chunk < 100; ++chunk) {
     EXPECT_EQ(arena.chunk_device_address(ChunkId(chunk)), arena.chunk_address(ChunkId(chunk)));

@@ -4,6 +4,8 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -77,7 +79,6 @@ TEST(HostMapping, BeginsWhereAHugePageDoes) {
 }
 
 TEST(HostMapping, PopulatesAndReleasesParts) {
-  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
   const HostMapping mapping(64 * kMiB, PageKind::kNormal);
   const auto part = mapping.bytes().subspan(8 * kMiB, 16 * kMiB);
   mapping.populate(part);

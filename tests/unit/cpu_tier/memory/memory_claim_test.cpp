@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/memory/claim_turn.hpp"
 
+#include "byte_sizes.hpp"
 #include "made_up_machine.hpp"
 #include "other_process.hpp"
 
@@ -31,7 +32,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kKiB = 1024;
 /// Of what comes at once on a machine that is not loaded.
 constexpr std::chrono::seconds kLong{60};
 
@@ -262,21 +262,21 @@ TEST_F(MemoryClaimTest, OnlyLimitsThatBothAreUnderAreShared) {
 }
 
 TEST_F(MemoryClaimTest, PagesOfThePoolAreAnotherMatterThanMemory) {
-  constexpr std::uint64_t kPage = std::uint64_t{2} << 20U;
+  constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20U;
   write_proc(
       "meminfo",
       "MemAvailable: 100 kB\nHugePages_Total: 8\nHugePages_Free: 8\nHugepagesize: 2048 kB\n");
   write_proc("self/cgroup", "0::/a\n");
   write_cgroup("cgroup.controllers", "memory hugetlb\n");
-  write_cgroup("a/hugetlb.2MB.max", std::to_string(6 * kPage) + "\n");
+  write_cgroup("a/hugetlb.2MB.max", std::to_string(6 * kHugePage) + "\n");
   write_cgroup("a/memory.max", "102400\n");
   const auto memory = claim(60);
-  const MemoryClaim first(4 * kPage, PageKind::kPool, {}, root);
+  const MemoryClaim first(4 * kHugePage, PageKind::kPool, {}, root);
   EXPECT_EQ(first.shortage(), std::nullopt);
   EXPECT_EQ(memory->shortage(), std::nullopt);
   // The mapping of the first took its four out of the pool; of the cgroup nothing until they are
   // used.
-  const MemoryClaim second(3 * kPage, PageKind::kPool, {}, root);
+  const MemoryClaim second(3 * kHugePage, PageKind::kPool, {}, root);
   EXPECT_NE(second.shortage().value_or("").find("hugetlb.2MB.max"), std::string::npos);
 }
 

@@ -10,7 +10,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-constexpr const char* kGpu = "0000:41:00.0";
+constexpr const char* kPlacedGpu = "0000:41:00.0";
 
 class MemoryPlacementTest : public MachineFile {
  protected:
@@ -20,18 +20,18 @@ class MemoryPlacementTest : public MachineFile {
                                    wanted, device);
   }
 
-  const std::vector<Package> gpu_on_second_ = {{0, ""}, {1, bridge_to(kGpu, 0x41)}};
+  const std::vector<Package> gpu_on_second_ = {{0, ""}, {1, bridge_to(kPlacedGpu, 0x41)}};
 };
 
 TEST_F(MemoryPlacementTest, NextToTheDevice) {
-  const MemoryPlacement placement = choose(gpu_on_second_, std::nullopt, kGpu);
+  const MemoryPlacement placement = choose(gpu_on_second_, std::nullopt, kPlacedGpu);
   EXPECT_EQ(placement.node, 1U);
-  EXPECT_NE(placement.reason.find(kGpu), std::string::npos);
+  EXPECT_NE(placement.reason.find(kPlacedGpu), std::string::npos);
 }
 
 TEST_F(MemoryPlacementTest, TheUsersChoiceOverridesTheDevices) {
-  EXPECT_EQ(choose(gpu_on_second_, 0, kGpu).node, 0U);
-  EXPECT_THROW(choose(gpu_on_second_, 2, kGpu), ConfigError);
+  EXPECT_EQ(choose(gpu_on_second_, 0, kPlacedGpu).node, 0U);
+  EXPECT_THROW(choose(gpu_on_second_, 2, kPlacedGpu), ConfigError);
 }
 
 TEST_F(MemoryPlacementTest, ADeviceOfUnknownPlaceLeavesItToTheKernelAndSaysSo) {
@@ -41,7 +41,8 @@ TEST_F(MemoryPlacementTest, ADeviceOfUnknownPlaceLeavesItToTheKernelAndSaysSo) {
 }
 
 TEST_F(MemoryPlacementTest, OneNodeIsNothingToChoose) {
-  EXPECT_EQ(choose({{0, bridge_to(kGpu, 0x41)}}, std::nullopt, kGpu).node, std::nullopt);
+  EXPECT_EQ(choose({{0, bridge_to(kPlacedGpu, 0x41)}}, std::nullopt, kPlacedGpu).node,
+            std::nullopt);
   EXPECT_EQ(choose({{0, ""}}, std::nullopt, std::nullopt).node, std::nullopt);
 }
 

@@ -15,7 +15,7 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-constexpr std::uint64_t kPage = std::uint64_t{2} << 20U;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20U;
 
 class PoolBudget : public ::testing::Test, protected MadeUpMachine {
  protected:
@@ -28,7 +28,7 @@ class PoolBudget : public ::testing::Test, protected MadeUpMachine {
                               "\nHugePages_Surp: 3\nHugepagesize: 2048 kB\n");
   }
   std::optional<std::uint64_t> room(const std::string& name, PoolStep step = PoolStep::kMap) const {
-    for (const MemoryLimit& limit : read_pool_limits(kPage, step, root)) {
+    for (const MemoryLimit& limit : read_pool_limits(kHugePage, step, root)) {
       if (limit.name == name) return limit.room_bytes;
     }
     return std::nullopt;
@@ -44,18 +44,18 @@ class PoolBudget : public ::testing::Test, protected MadeUpMachine {
 };
 
 TEST_F(PoolBudget, WhatIsFreeAndNotReservedIsRoom) {
-  EXPECT_EQ(refusal(40 * kPage), "");
-  expect_named(refusal(40 * kPage + 1), {"pool of huge pages", "85983232 bytes", "83886080 bytes",
-                                         "sudo sysctl vm.nr_hugepages=101 "});
-  EXPECT_TRUE(pool_has(40 * kPage, root));
-  EXPECT_FALSE(pool_has(40 * kPage + 1, root));
+  EXPECT_EQ(refusal(40 * kHugePage), "");
+  expect_named(refusal(40 * kHugePage + 1), {"pool of huge pages", "85983232 bytes",
+                                             "83886080 bytes", "sudo sysctl vm.nr_hugepages=101 "});
+  EXPECT_TRUE(pool_has(40 * kHugePage, root));
+  EXPECT_FALSE(pool_has(40 * kHugePage + 1, root));
 }
 
 TEST_F(PoolBudget, WhatTheKernelMayAddIsRoomButNotInThePool) {
   write_proc("sys/vm/nr_overcommit_hugepages", "13\n");
-  EXPECT_EQ(refusal(50 * kPage), "");
-  EXPECT_NE(refusal(51 * kPage), "");
-  EXPECT_FALSE(pool_has(41 * kPage, root));
+  EXPECT_EQ(refusal(50 * kHugePage), "");
+  EXPECT_NE(refusal(51 * kHugePage), "");
+  EXPECT_FALSE(pool_has(41 * kHugePage, root));
 }
 
 TEST_F(PoolBudget, AMachineWithoutAPoolHasNoRoom) {
@@ -66,19 +66,19 @@ TEST_F(PoolBudget, AMachineWithoutAPoolHasNoRoom) {
 TEST_F(PoolBudget, EveryLevelOfCgroupV2Counts) {
   write_proc("self/cgroup", "0::/pod/container\n");
   write_cgroup("cgroup.controllers", "hugetlb memory\n");
-  write_cgroup("pod/hugetlb.2MB.max", std::to_string(30 * kPage) + "\n");
-  write_cgroup("pod/hugetlb.2MB.current", std::to_string(20 * kPage) + "\n");
+  write_cgroup("pod/hugetlb.2MB.max", std::to_string(30 * kHugePage) + "\n");
+  write_cgroup("pod/hugetlb.2MB.current", std::to_string(20 * kHugePage) + "\n");
   write_cgroup("pod/hugetlb.1GB.max", "0\n");
   write_cgroup("pod/container/hugetlb.2MB.max", "max\n");
-  write_cgroup("pod/container/hugetlb.2MB.rsvd.max", std::to_string(25 * kPage) + "\n");
-  write_cgroup("pod/container/hugetlb.2MB.rsvd.current", std::to_string(16 * kPage) + "\n");
-  EXPECT_EQ(room(cgroup_name("hugetlb.2MB.max", "pod")), 10 * kPage);
-  EXPECT_EQ(room(cgroup_name("hugetlb.2MB.rsvd.max", "pod/container")), 9 * kPage);
-  EXPECT_EQ(refusal(9 * kPage), "");
-  expect_named(refusal(9 * kPage + 1),
+  write_cgroup("pod/container/hugetlb.2MB.rsvd.max", std::to_string(25 * kHugePage) + "\n");
+  write_cgroup("pod/container/hugetlb.2MB.rsvd.current", std::to_string(16 * kHugePage) + "\n");
+  EXPECT_EQ(room(cgroup_name("hugetlb.2MB.max", "pod")), 10 * kHugePage);
+  EXPECT_EQ(room(cgroup_name("hugetlb.2MB.rsvd.max", "pod/container")), 9 * kHugePage);
+  EXPECT_EQ(refusal(9 * kHugePage), "");
+  expect_named(refusal(9 * kHugePage + 1),
                {cgroup_name("hugetlb.2MB.rsvd.max", "pod/container"), "18874368 bytes",
                 "echo 54525952 > ", "resources.limits.hugepages-2Mi"});
-  EXPECT_FALSE(pool_has(10 * kPage, root));
+  EXPECT_FALSE(pool_has(10 * kHugePage, root));
 }
 
 // The mapping has reserved its pages already: reserving is counted once, using is still to come.
@@ -86,19 +86,19 @@ TEST_F(PoolBudget, ToPopulateOnlyWhatCountsUseLimits) {
   write_pool(100, 40, 40);
   write_proc("self/cgroup", "0::/a\n");
   write_cgroup("cgroup.controllers", "hugetlb\n");
-  write_cgroup("a/hugetlb.2MB.max", std::to_string(10 * kPage) + "\n");
+  write_cgroup("a/hugetlb.2MB.max", std::to_string(10 * kHugePage) + "\n");
   write_cgroup("a/hugetlb.2MB.rsvd.max", "0\n");
-  EXPECT_EQ(refusal(10 * kPage, PoolStep::kPopulate), "");
-  expect_named(refusal(11 * kPage, PoolStep::kPopulate), {cgroup_name("hugetlb.2MB.max", "a")});
+  EXPECT_EQ(refusal(10 * kHugePage, PoolStep::kPopulate), "");
+  expect_named(refusal(11 * kHugePage, PoolStep::kPopulate), {cgroup_name("hugetlb.2MB.max", "a")});
 }
 
 TEST_F(PoolBudget, EveryLevelOfCgroupV1Counts) {
   write_proc("self/cgroup", "4:hugetlb:/docker/abc\n3:memory:/docker/abc\n");
   write_cgroup("hugetlb/hugetlb.2MB.limit_in_bytes", "9223372036852678656\n");
-  write_cgroup("hugetlb/docker/hugetlb.2MB.limit_in_bytes", std::to_string(8 * kPage) + "\n");
-  write_cgroup("hugetlb/docker/hugetlb.2MB.usage_in_bytes", std::to_string(3 * kPage) + "\n");
-  EXPECT_EQ(read_pool_limits(kPage, PoolStep::kMap, root).size(), 2U);
-  EXPECT_EQ(room(cgroup_name("hugetlb.2MB.limit_in_bytes", "hugetlb/docker")), 5 * kPage);
+  write_cgroup("hugetlb/docker/hugetlb.2MB.limit_in_bytes", std::to_string(8 * kHugePage) + "\n");
+  write_cgroup("hugetlb/docker/hugetlb.2MB.usage_in_bytes", std::to_string(3 * kHugePage) + "\n");
+  EXPECT_EQ(read_pool_limits(kHugePage, PoolStep::kMap, root).size(), 2U);
+  EXPECT_EQ(room(cgroup_name("hugetlb.2MB.limit_in_bytes", "hugetlb/docker")), 5 * kHugePage);
 }
 
 TEST_F(PoolBudget, PagesOfAGibibyteAreNamedAsTheKernelDoes) {

@@ -4,6 +4,8 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/base/test_hooks.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,8 +16,6 @@
 
 namespace kvferry::cpu_tier {
 namespace {
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 std::uint64_t resident_bytes(const HostMapping& mapping) {
   const std::uint64_t page = HostMapping::page_bytes();

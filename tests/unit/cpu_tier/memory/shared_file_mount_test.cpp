@@ -6,6 +6,8 @@
 #include "kvferry/cpu_tier/memory/host_mapping.hpp"
 #include "kvferry/cpu_tier/memory/shared_file.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -28,8 +30,6 @@ namespace kvferry::cpu_tier {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
 /// Runs `work` in a child with a file system of its own, mounted at the given directory; its exit
 /// status, or nothing if the machine allows no such mount.

@@ -5,6 +5,7 @@
 #include "kvferry/base/test_hooks.hpp"
 #include "kvferry/cpu_tier/memory/host_mapping.hpp"
 
+#include "byte_sizes.hpp"
 #include "complaint.hpp"
 #include "made_up_machine.hpp"
 #include "other_process.hpp"
@@ -30,8 +31,6 @@ namespace kvferry::cpu_tier {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
 /// A path in /dev/shm whose file goes with it.
 class SharedFileTest : public ::testing::Test {

@@ -3,6 +3,8 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "byte_sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,8 +12,6 @@
 
 namespace kvferry::cpu_tier {
 namespace {
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 TEST(SlabGeometry, LessThanASlotIsLeftOfAChunk) {
   EXPECT_EQ(slots_per_chunk(64 * kMiB, 2 * kMiB), 32U);

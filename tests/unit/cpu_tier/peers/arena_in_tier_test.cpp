@@ -8,6 +8,7 @@
 #include "kvferry/cpu_tier/peers/joined_tier.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
+#include "byte_sizes.hpp"
 #include "tier_path.hpp"
 
 #include <gtest/gtest.h>
@@ -23,8 +24,6 @@ namespace kvferry::cpu_tier {
 namespace {
 
 constexpr std::uint64_t kChunkBytes = TierPath::kChunkBytes;
-constexpr std::uint32_t kNumChunks = TierPath::kNumChunks;
-constexpr std::uint64_t kKiB = 1024;
 /// Of a chunk.
 constexpr std::uint32_t kMaxSlots = 64;
 
@@ -45,9 +44,9 @@ class ArenaInTierTest : public ::testing::Test {
              .machine = file_.machine.root},
             std::make_shared<const JoinedRank>(file_.options(2), instance, rank)};
   }
-  [[nodiscard]] std::unique_ptr<Arena> arena(const Rank& of,
-                                             std::uint64_t chunk_bytes = kChunkBytes,
-                                             std::uint32_t num_chunks = kNumChunks) const {
+  [[nodiscard]] std::unique_ptr<Arena> arena(
+      const Rank& of, std::uint64_t chunk_bytes = kChunkBytes,
+      std::uint32_t num_chunks = TierPath::kNumChunks) const {
     return std::make_unique<Arena>(*device_, make_tier_source(of.joined), chunk_bytes, num_chunks,
                                    of);
   }
@@ -70,17 +69,17 @@ class ArenaInTierTest : public ::testing::Test {
 
 TEST_F(ArenaInTierTest, IsOneMemoryForTheSameRankOfAllEngines) {
   auto first = arena(options("a"));
-  EXPECT_EQ(first->num_ready(), kNumChunks);
+  EXPECT_EQ(first->num_ready(), TierPath::kNumChunks);
   EXPECT_EQ(first->chunks_per_piece(), 2U);
   const auto other_rank = arena(options("a", 1));
-  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+  for (std::uint32_t chunk = 0; chunk < TierPath::kNumChunks; ++chunk) {
     fill(*first, chunk, static_cast<int>(chunk + 1));
     fill(*other_rank, chunk, static_cast<int>(chunk + 101));
   }
   const auto second = arena(options("b"));
-  EXPECT_EQ(second->num_ready(), kNumChunks);
+  EXPECT_EQ(second->num_ready(), TierPath::kNumChunks);
   first.reset();
-  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+  for (std::uint32_t chunk = 0; chunk < TierPath::kNumChunks; ++chunk) {
     EXPECT_EQ(content(*second, chunk), static_cast<int>(chunk + 1));
     EXPECT_EQ(content(*other_rank, chunk), static_cast<int>(chunk + 101));
     EXPECT_NE(second->chunk_device_address(ChunkId(chunk)), 0U);
@@ -98,10 +97,10 @@ TEST_F(ArenaInTierTest, TagsAreTheSameForTheSameRankOfAllEnginesHoweverTheyDivid
   const auto b = arena(of_b);
   const auto other = arena(of_other);
   EXPECT_EQ(a->tags_per_chunk(), kMaxSlots);
-  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+  for (std::uint32_t chunk = 0; chunk < TierPath::kNumChunks; ++chunk) {
     for (std::uint32_t i = 0; i < kMaxSlots; ++i) a->tag(ChunkId(chunk), i).store(chunk + i + 1);
   }
-  for (std::uint32_t chunk = 0; chunk < kNumChunks; ++chunk) {
+  for (std::uint32_t chunk = 0; chunk < TierPath::kNumChunks; ++chunk) {
     for (std::uint32_t i = 0; i < kMaxSlots; ++i) {
       EXPECT_EQ(b->tag(ChunkId(chunk), i).load(), chunk + i + 1);
       EXPECT_EQ(other->tag(ChunkId(chunk), i).load(), 0U);
@@ -146,14 +145,14 @@ TEST_F(ArenaInTierTest, TheMachineIsAskedOnceForWhatAllMap) {
   Rank empty_a = a;
   Rank empty_b = b;
   empty_a.start = empty_b.start = ArenaStart::kEmpty;
-  file_.machine.write_available(kNumChunks * kChunkBytes / kKiB);
+  file_.machine.write_available(TierPath::kNumChunks * kChunkBytes / kKiB);
   auto first = arena(empty_a);
   const auto second = arena(empty_b);
   // A stranger sees that it is taken.
-  EXPECT_THROW(Arena(*device_, kChunkBytes, kNumChunks, empty_a), ResourceError);
+  EXPECT_THROW(Arena(*device_, kChunkBytes, TierPath::kNumChunks, empty_a), ResourceError);
   while (second->grow(1) > 0) {
   }
-  EXPECT_EQ(second->num_ready(), kNumChunks);
+  EXPECT_EQ(second->num_ready(), TierPath::kNumChunks);
 }
 
 TEST_F(ArenaInTierTest, AShortageNamesTheTierAndWhatItLacks) {
@@ -197,12 +196,12 @@ TEST_F(ArenaInTierTest, WhatDoesNotFitIsAConfigErrorThatNamesBoth) {
   expect_named(complaint_of<ConfigError>([&] { static_cast<void>(arena(huge)); }),
                {"huge", "normal", "hugetlbfs"});
   const Rank c = options("c");
-  expect_named(
-      complaint_of<ConfigError>([&] { static_cast<void>(arena(c, kChunkBytes, kNumChunks - 1)); }),
-      {"15 chunks of 65536 bytes", "16 chunks of 65536 bytes"});
-  expect_named(
-      complaint_of<ConfigError>([&] { static_cast<void>(arena(c, kChunkBytes / 2, kNumChunks)); }),
-      {"16 chunks of 32768 bytes", "16 chunks of 65536 bytes"});
+  expect_named(complaint_of<ConfigError>(
+                   [&] { static_cast<void>(arena(c, kChunkBytes, TierPath::kNumChunks - 1)); }),
+               {"15 chunks of 65536 bytes", "16 chunks of 65536 bytes"});
+  expect_named(complaint_of<ConfigError>(
+                   [&] { static_cast<void>(arena(c, kChunkBytes / 2, TierPath::kNumChunks)); }),
+               {"16 chunks of 32768 bytes", "16 chunks of 65536 bytes"});
 }
 
 #ifdef KVFERRY_TEST_HOOKS

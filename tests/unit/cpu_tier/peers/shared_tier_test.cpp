@@ -4,6 +4,7 @@
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/peers/tier_header.hpp"
 
+#include "byte_sizes.hpp"
 #include "complaint.hpp"
 #include "shared_tier_fixture.hpp"
 #include "tier_path.hpp"
@@ -23,10 +24,6 @@ namespace kvferry::cpu_tier {
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr std::uint64_t kKiB = 1024;
-constexpr std::uint64_t kMiB = 1024 * kKiB;
-constexpr std::uint64_t kGiB = 1024 * kMiB;
 
 SharedTierOptions of_capacity(std::uint64_t capacity_bytes, std::uint32_t num_ranks) {
   return {.path = "/dev/shm/tier", .capacity_bytes = capacity_bytes, .num_ranks = num_ranks};

@@ -23,16 +23,16 @@ namespace {
 using namespace std::chrono_literals;
 using Time = std::chrono::steady_clock::time_point;
 
-constexpr std::uint32_t kNumChunks = 4;
-constexpr std::uint32_t kChunkSlots = 8;
-constexpr ChunkShape kWhole{.num_slots = kChunkSlots, .slab_class = 0};
+constexpr std::uint32_t kFewChunks = 4;
+constexpr std::uint32_t kFewSlots = 8;
+constexpr ChunkShape kWholeChunk{.num_slots = kFewSlots, .slab_class = 0};
 
 class TierEndTest : public ::testing::Test {
  protected:
   static ChunkId take(TierDirectory& directory) {
     const std::optional<ChunkId> chunk = directory.take_chunk();
     EXPECT_TRUE(chunk);
-    directory.divide(chunk.value(), kWhole);
+    directory.divide(chunk.value(), kWholeChunk);
     return chunk.value();
   }
   /// Takes all that can be had; whether that chunk was among it.
@@ -60,7 +60,7 @@ class TierEndTest : public ::testing::Test {
     return chunk;
   }
 
-  const SharedTierRig rig_{{kNumChunks, kTierPageBytes, kChunkSlots, 1}};
+  const SharedTierRig rig_{{kFewChunks, kTierPageBytes, kFewSlots, 1}};
 };
 
 TEST_F(TierEndTest, WhatARankMayStillWriteGoesToNobodyWhileItLives) {

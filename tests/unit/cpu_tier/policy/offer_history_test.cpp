@@ -10,8 +10,6 @@
 namespace kvferry::cpu_tier {
 namespace {
 
-std::uint64_t hash(std::uint64_t number) { return key(number).mixed(); }
-
 TEST(OfferHistory, CountsOffersUpToTheGreatestHeat) {
   OfferHistory history(100);
   EXPECT_EQ(history.num_offers(hash(1)), 0U);

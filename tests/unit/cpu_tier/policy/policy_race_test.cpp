@@ -13,9 +13,7 @@ namespace kvferry::cpu_tier {
 namespace {
 
 constexpr std::span<const PolicyRule> kAll = kRacingRules;
-constexpr PolicyRule kLruRule = kRacingRules[3];
-
-std::uint64_t hash(std::uint64_t number) { return key(number).mixed(); }
+constexpr PolicyRule kRaceLru = kRacingRules[3];
 
 /// The race of a tier that can load nothing, as LRU's does on the traffic of most tests.
 class Race {
@@ -138,7 +136,7 @@ TEST(PolicyRace, OfferOfAnyLengthIsTakenInPieces) {
 }
 
 TEST(PolicyRace, SingleRuleIsNotSimulated) {
-  const PolicyRace race({&kLruRule, 1}, 100);
+  const PolicyRace race({&kRaceLru, 1}, 100);
   EXPECT_FALSE(race.runs());
   EXPECT_STREQ(race.current().name, "lru");
 }

@@ -9,11 +9,11 @@ namespace {
 
 using Numbers = std::vector<std::uint64_t>;
 
-constexpr TierOptions kLru{Eviction::kLru, Admission::kAlways, 0.25F, 1.0F};
+constexpr TierOptions kAgingLru{Eviction::kLru, Admission::kAlways, 0.25F, 1.0F};
 
 class TierPromise : public TierFixture {
  protected:
-  explicit TierPromise(const TierOptions& options = kLru) : TierFixture(8, options) {}
+  explicit TierPromise(const TierOptions& options = kAgingLru) : TierFixture(8, options) {}
 
   /// As many hits as this are on the account.
   void earn(std::size_t count) {

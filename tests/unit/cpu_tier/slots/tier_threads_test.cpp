@@ -3,6 +3,7 @@
 // it, KVFERRY_SOAK_SECONDS runs longer.
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
+#include "asked.hpp"
 #include "tier_fixture.hpp"
 
 #include <algorithm>
@@ -24,11 +25,6 @@ constexpr std::uint32_t kNumThreads = 8;
 constexpr std::uint32_t kNumSlots = 32;
 /// Four times what fits, and few enough that threads want the same ones all the time.
 constexpr std::uint32_t kNumKeys = 128;
-
-std::uint64_t number_from_environment(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 /// Who may touch each slot, kept apart from the tier and without a lock: one writer, or readers.
 class SlotWatch {
@@ -244,10 +240,10 @@ class Worker {
 // allocation that does not roll back. TensorRT-LLM#9056: two blocks in one slot. LMCache#3130,
 // sglang#31427: evicted under a reader.
 TEST_F(Threads, StormOfEightNeverOvercommitsAndLosesNoSlot) {
-  const std::uint64_t seed = number_from_environment("KVFERRY_SEED", 1);
+  const std::uint64_t seed = asked("KVFERRY_SEED", 1);
   SCOPED_TRACE("seed " + std::to_string(seed));
   const auto begin = std::chrono::steady_clock::now();
-  const auto end = begin + std::chrono::seconds(number_from_environment("KVFERRY_SOAK_SECONDS", 2));
+  const auto end = begin + std::chrono::seconds(asked("KVFERRY_SOAK_SECONDS", 2));
   const auto goes_on = [&](auto now) {
     return now < end || (!tally_.has_all() && now < begin + kLongest);
   };
