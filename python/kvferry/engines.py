@@ -2,9 +2,10 @@
 """The engines of this user that have their own tier, and the requests to make such a tier smaller or larger.
 
 Each engine has a file in shared memory, which its scheduler makes, writes and removes. Only its user can open it. Other
-processes write a request into it: a number for the request, and bytes. After that lies the state of the tier, which the
-engine writes. No process waits for another one: the engine reads the file in each of its steps. The engine holds a lock
-on its file, so the file of an engine that was killed can be recognised. The next process that looks removes it.
+processes write a request into it: a number for the request, bytes and seconds. After that lies the state of the tier,
+which the engine writes. No process waits for another one: the engine reads the file in each of its steps. The engine
+holds a lock on its file, so the file of an engine that was killed can be recognised. The next process that looks
+removes it.
 """
 
 import contextlib
@@ -28,13 +29,17 @@ from kvferry.sizes import format_size
 DIRECTORY = "/dev/shm"
 """The directory of the files."""
 
+SHRINK_S = 30.0
+"""Seconds over which a tier shrinks unless a request says otherwise. Most blocks that chats still use are used again
+within that time, so mostly other blocks are evicted."""
+
 _PREFIX = "kvferry-engine-"
 _MAGIC = b"kvferry\x01"
-# The bytes are written before the number of the request, so a reader that sees the number sees its bytes.
-_BYTES_AT = 16
-_REQUEST = struct.Struct("<QQ")  # number, bytes
+# The wish is written before the number of the request, so a reader that sees the number sees its wish.
 _NUMBER_AT = 8
-_WORD = struct.Struct("<Q")
+_NUMBER = struct.Struct("<Q")
+_WISH_AT = 16
+_WISH = struct.Struct("<Qd")  # bytes, seconds
 _SAYS_AT = 64
 _SIZE = 4096
 
@@ -112,15 +117,14 @@ class EngineFile:
             raise
         _own_files.add(self)
 
-    def take_request(self) -> int | None:
-        """Return the requested bytes of the tier, if there was a request since the last call."""
-        number, num_bytes = _REQUEST.unpack(os.pread(self._file, _REQUEST.size, _NUMBER_AT))
+    def take_request(self) -> tuple[int, float] | None:
+        """Return what `Engine.ask` was told, if there was a request since the last call: bytes, and seconds."""
+        number = _NUMBER.unpack(os.pread(self._file, _NUMBER.size, _NUMBER_AT))[0]
         if number == self._seen:
             return None
-        # Read the bytes again: the first read could have the bytes of the request before.
-        num_bytes = _WORD.unpack(os.pread(self._file, _WORD.size, _BYTES_AT))[0]
         self._seen = number
-        return int(num_bytes)
+        num_bytes, over_s = _WISH.unpack(os.pread(self._file, _WISH.size, _WISH_AT))
+        return num_bytes, over_s
 
     @property
     def last_request(self) -> int:
@@ -174,8 +178,10 @@ class Engine:
         self.path = path
         self.state = state
 
-    def ask(self, num_bytes: int) -> int:
+    def ask(self, num_bytes: int, over_s: float = SHRINK_S) -> int:
         """Ask the engine for a tier of `num_bytes`; return the number of the request.
+
+        A tier that shrinks does so evenly over `over_s` seconds; 0: at once.
 
         Raises
         ------
@@ -195,8 +201,8 @@ class Engine:
             )
         number = secrets.randbits(63) + 1
         with _opened(self.path, os.O_RDWR) as file:
-            os.pwrite(file, _WORD.pack(num_bytes), _BYTES_AT)
-            os.pwrite(file, _WORD.pack(number), _NUMBER_AT)
+            os.pwrite(file, _WISH.pack(num_bytes, over_s), _WISH_AT)
+            os.pwrite(file, _NUMBER.pack(number), _NUMBER_AT)
         return number
 
     def look(self) -> None:

@@ -192,7 +192,7 @@ def use(server: VllmServer, requests: list[dict[str, Any]]) -> Visit:
 def resize(size: int, pid: int) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable, "-c", "from kvferry.cli import main; main()", "tier", "resize", f"{size}MiB",
-        "--engine", str(pid),
+        "--engine", str(pid), "--over", "2",
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

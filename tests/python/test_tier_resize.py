@@ -57,11 +57,11 @@ def test_a_request_is_taken_once_and_the_last_one_counts(tmp_path: Path, file: E
     assert file.take_request() is None
     engine.ask(1 * GIB)
     second = engine.ask(2 * GIB)
-    assert file.take_request() == 2 * GIB
+    assert file.take_request() == (2 * GIB, engines.SHRINK_S)
     assert file.last_request == second
     assert file.take_request() is None
-    engine.ask(2 * GIB)
-    assert file.take_request() == 2 * GIB
+    engine.ask(2 * GIB, 1.5)
+    assert file.take_request() == (2 * GIB, 1.5)
 
 
 def test_what_cannot_be_is_refused_with_what_can(tmp_path: Path, file: EngineFile) -> None:
@@ -171,10 +171,10 @@ def test_the_command_tells_what_was_done_and_what_is_left(own: EngineFile) -> No
     [told] = [each for each in json.loads(cli("ls", "--json").stdout)["engines"] if each["pid"] == os.getpid()]
     assert (told["num_bytes"], told["limit_bytes"]) == (4 * GIB, 8 * GIB)
 
-    unseen = cli("resize", "2GiB", "--engine", number, "--wait", "0")
+    unseen = cli("resize", "2GiB", "--engine", number, "--wait", "0", "--over", "0")
     assert unseen.returncode == 1
     assert "has not seen this yet" in unseen.stdout
-    assert own.take_request() == 2 * GIB
+    assert own.take_request() == (2 * GIB, 0.0)
 
     def serve(**after: object) -> None:
         while own.take_request() is None:

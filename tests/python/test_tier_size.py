@@ -5,6 +5,7 @@ import os
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_random_lives_get_their_tokens_while_the_tier_is_resized(
     def resize(_: ToyEngine) -> None:
         if rng.random() < 0.05 and (living := engines.living()) and not living[0].state.why_fixed:
             limit = living[0].state.limit_bytes
-            living[0].ask(int(limit * rng.choice([1 / 3, 2 / 3, 1, rng.uniform(0.01, 1)])))
+            living[0].ask(int(limit * rng.choice([1 / 3, 2 / 3, 1, rng.uniform(0.01, 1)])), rng.choice([0, 0.05, 0.2]))
         sizes.extend(living.state.num_bytes for living in engines.living())
 
     engine.on_step = resize
@@ -122,7 +123,7 @@ def test_random_lives_of_ranks_that_keep_one_copy_get_their_tokens_while_it_is_r
 
     def resize(_: ToyEngine) -> None:
         if rng.random() < 0.05 and (living := engines.living()) and not living[0].state.why_fixed:
-            living[0].ask(int(living[0].state.limit_bytes * rng.uniform(0.01, 1)))
+            living[0].ask(int(living[0].state.limit_bytes * rng.uniform(0.01, 1)), rng.choice([0, 0.05, 0.2]))
 
     engine.on_step = resize
     live(engine, rng, prompts, expected, str(extra))
@@ -139,7 +140,7 @@ def test_half_of_the_tier_goes_and_comes_again_and_the_engine_steps_for_it(make:
     assert before.num_bytes == pytest.approx(60 * BLOCK_BYTES, rel=0.1)
     connector = engine.scheduler.connector
     assert not connector.has_pending_push_work()
-    request = found().ask(30 * BLOCK_BYTES)
+    request = found().ask(30 * BLOCK_BYTES, 0)
     engine.step()
     assert connector.has_pending_push_work()
     while connector.has_pending_push_work():
@@ -155,6 +156,68 @@ def test_half_of_the_tier_goes_and_comes_again_and_the_engine_steps_for_it(make:
     found().ask(90 * BLOCK_BYTES)
     assert settle(engine).num_bytes == pytest.approx(90 * BLOCK_BYTES, rel=0.1)
     engine.generate(PROMPTS)
+
+
+def test_an_engine_without_requests_waits_before_it_steps_for_its_tier(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(sized(60))
+    store_all(engine)
+    pauses: list[float] = []
+    monkeypatch.setattr(tier_size, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append))
+    connector = engine.scheduler.connector
+    assert not connector.has_pending_push_work()
+    assert pauses == []
+    found().ask(30 * BLOCK_BYTES)
+    engine.step()
+    assert connector.has_pending_push_work()
+    assert pauses == [tier_size._IDLE_S]
+
+
+class FakeTime:
+    """A monotonic clock that stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("is_short_of_memory", [False, True])
+def test_the_tier_goes_down_evenly(make: Make, monkeypatch: pytest.MonkeyPatch, is_short_of_memory: bool) -> None:
+    clock, free, margin = FakeTime(), [1 << 30], 100 * BLOCK_BYTES
+    monkeypatch.setattr(tier_size, "time", clock)
+    monkeypatch.setattr(MemoryFollower.__init__, "__defaults__", (lambda: free[0],))
+    engine = make({**sized(60), "memory_margin": margin})
+    store_all(engine)
+    full = found().state.num_bytes
+    sizes: list[int] = []
+    for second in range(105):
+        if second == 0:
+            found().ask(20 * BLOCK_BYTES, 100)
+        elif second % 10 == 0:
+            engine.add(f"at {second}", PROMPTS["a"])
+        engine.step()
+        engine.step()
+        state = found().state
+        sizes.append(state.num_bytes)
+        assert state.target_bytes == pytest.approx(20 * BLOCK_BYTES, rel=0.1)
+        if is_short_of_memory and len(sizes) == 50:
+            free[0] = margin - 10 * BLOCK_BYTES
+        elif is_short_of_memory and len(sizes) == 52:
+            free[0] = 1 << 30
+        clock.now += 1.0
+    evenly = [full - (full - 20 * BLOCK_BYTES) * min(second / 100, 1) for second in range(105)]
+    for second, (size, even) in enumerate(zip(sizes, evenly, strict=True)):
+        if not is_short_of_memory or not 50 <= second < 100:
+            assert abs(size - even) <= 2 * PIECE_BYTES, second
+        else:
+            assert size <= even + 2 * PIECE_BYTES, second
+    if is_short_of_memory:
+        assert sizes[52] <= evenly[52] - 5 * BLOCK_BYTES
+    assert found().state.num_bytes <= 20 * BLOCK_BYTES
+    assert not found().state.is_at_work
 
 
 def test_a_tier_that_engines_share_is_none_that_can_be_resized(make: Make) -> None:

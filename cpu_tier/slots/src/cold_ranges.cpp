@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -20,10 +21,12 @@ std::optional<ColdRange> cold_range(const SlotTable& table, SlotRange range) {
   std::uint64_t sum = 0;
   std::uint64_t num_evictable = 0;
   std::uint32_t oldest = 0;
+  std::uint32_t youngest = std::numeric_limits<std::uint32_t>::max();
   for (std::uint32_t i = range.first; i < range.end; ++i) {
     if (table.state(SlotId(i)) != SlotState::kEvictable) continue;
     const std::uint32_t age = table.lists().age(SlotId(i));
     oldest = std::max(oldest, age);
+    youngest = std::min(youngest, age);
     sum += age;
     ++num_evictable;
   }
@@ -31,7 +34,7 @@ std::optional<ColdRange> cold_range(const SlotTable& table, SlotRange range) {
   // Free slots count as old as the oldest slot.
   const std::uint64_t num_free = range.end - range.first - num_evictable;
   sum += num_free * oldest;
-  return ColdRange{range, static_cast<std::uint32_t>(sum / (range.end - range.first))};
+  return ColdRange{range, static_cast<std::uint32_t>(sum / (range.end - range.first)), youngest};
 }
 
 std::optional<ColdRange> coldest_range(const SlotTable& table, std::uint32_t num_slots) {

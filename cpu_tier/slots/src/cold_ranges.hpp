@@ -16,6 +16,8 @@ struct ColdRange {
   /// How much SlotLists::clock() has advanced since the slots were used, as a mean over them;
   /// nothing if all of them are free.
   std::optional<std::uint32_t> age = std::nullopt;
+  /// The same for the slot that was used last; 0 if all of them are free.
+  std::uint32_t least_age = 0;
 };
 
 /// The range, or nothing if a slot of it is named.

@@ -15,7 +15,7 @@ namespace {
 
 /// How many runs are compared to find the coldest one, by class and segment, and how many slots are
 /// looked at to find these runs.
-constexpr std::size_t kComparedRuns = 4;
+constexpr std::size_t kComparedRuns = 16;
 constexpr std::size_t kMostSlots = 1024;
 
 /// Runs that are looked at if none of these can be retired. A look ends at the first named slot.
@@ -99,21 +99,18 @@ std::uint32_t Tier::common_age(const SlabClass& of, std::uint32_t age) const {
   return num_classes_ == 1 ? age : of.ages.marks_since(of.clock(), age);
 }
 
-std::optional<std::uint64_t> Tier::age_of(ChunkRange chunks, std::uint32_t age_of_free) const {
-  std::uint64_t sum = 0;
+std::optional<std::uint32_t> Tier::age_of(ChunkRange chunks, std::uint32_t age_of_free) const {
+  std::uint32_t least = age_of_free;
   for (ChunkId chunk = chunks.begin; chunk < chunks.end; chunk = chunk.next()) {
     const std::uint8_t its = class_of_chunk_[chunk.value()];
     if (its == kRetired) return std::nullopt;
-    if (its == kNoClass) {
-      sum += age_of_free;
-      continue;
-    }
+    if (its == kNoClass) continue;
     const SlabClass& one = *classes_[its];
     const auto range = cold_range(one.slots.table(), one.range_of(chunk));
     if (!range) return std::nullopt;
-    sum += range->age ? common_age(one, *range->age) : age_of_free;
+    if (range->age) least = std::min(least, common_age(one, range->least_age));
   }
-  return sum / (chunks.end.value() - chunks.begin.value());
+  return least;
 }
 
 std::optional<ChunkRange> Tier::coldest_run(std::uint32_t run) const {
@@ -125,14 +122,14 @@ std::optional<ChunkRange> Tier::coldest_run(std::uint32_t run) const {
     age_of_free = std::max(age_of_free, age ? common_age(one, *age) : 0);
   }
   std::optional<ChunkRange> coldest;
-  std::uint64_t most = 0;
+  std::uint32_t most = 0;
   ChunkId last(max_chunks_);
   // Checks whether the chunk's run differs from the last one.
   const auto consider = [&](ChunkId chunk) KVFERRY_REQUIRES(mutex_) {
     const std::optional<ChunkRange> chunks = run_of(chunk, run);
     if (!chunks || chunks->begin == last) return false;
     last = chunks->begin;
-    const std::optional<std::uint64_t> age = age_of(*chunks, age_of_free);
+    const std::optional<std::uint32_t> age = age_of(*chunks, age_of_free);
     if (age && (!coldest || *age > most)) {
       coldest = chunks;
       most = *age;

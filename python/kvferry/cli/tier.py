@@ -99,7 +99,10 @@ def _summary_of_engine(state: engines.TierState) -> Iterator[str]:
 def resize_tier(
     size: Annotated[str, typer.Argument(help="The new value of cpu_bytes_to_use, such as '48GiB'.")],
     engine: Annotated[int | None, typer.Option("--engine", help="The engine's process id (`kvferry tier ls`).")] = None,
-    wait: Annotated[float, typer.Option("--wait", help="Most seconds to wait until it is done.", min=0)] = 60.0,
+    over: Annotated[
+        float, typer.Option("--over", help="Seconds over which a tier shrinks evenly; 0: at once.", min=0, max=3600)
+    ] = engines.SHRINK_S,
+    wait: Annotated[float, typer.Option("--wait", help="Most seconds to wait after that.", min=0)] = 60.0,
 ) -> None:
     """Make the tier of a single engine smaller or larger while it serves.
 
@@ -109,8 +112,8 @@ def resize_tier(
     if not num_bytes:
         raise ConfigError(f"{size!r} is not a size; allowed is {ALLOWED}, more than zero; write for example 48GiB")
     found = _engine_of(engine)
-    request = found.ask(num_bytes)
-    is_done = found.wait(request, wait)
+    request = found.ask(num_bytes, over)
+    is_done = found.wait(request, wait + over)
     state = found.state
     each = " per rank" if state.is_per_rank else ""
     print(f"engine {state.pid}: the tier has {format_size(state.num_bytes)}{each}")

@@ -5,6 +5,7 @@ The engine's scheduler checks both in its steps, because orders reach the ranks 
 no steps, so it resizes its tier with its next request.
 """
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -25,6 +26,10 @@ logger = init_logger("vllm.kvferry")
 # Time between two updates of the engine's file, and between two looks at the machine's free memory.
 _PERIOD_S = 0.25
 _LOOK_S = 1.0
+# Each step sends statistics to the API server, even without a request. Hundreds in a second keep its one thread busy,
+# which then hands on the next request late, so that the engine has even more time for such steps: users waited for
+# seconds. The engine asks twice before such a step.
+_IDLE_S = 0.005
 # An engine without requests stops stepping if the tier has not changed for this time.
 _PATIENCE_S = 60.0
 
@@ -91,6 +96,21 @@ class MemoryFollower:
         return min(num_bytes + spare // 2, wanted)
 
 
+@dataclasses.dataclass(frozen=True)
+class Descent:
+    """A tier's way to a smaller size: evenly, `over_s` seconds from `began_s` on."""
+
+    from_bytes: int
+    to_bytes: int
+    began_s: float
+    over_s: float
+
+    def allows(self, now: float) -> int:
+        """Return the bytes that the tier may still have."""
+        share = max(0.0, 1 - (now - self.began_s) / self.over_s)
+        return self.to_bytes + int((self.from_bytes - self.to_bytes) * share)
+
+
 class TierSize:
     """Resizes the tier of one engine; used only by the scheduler's thread.
 
@@ -123,6 +143,7 @@ class TierSize:
         self._model = str(vllm_config.model_config.model)
         self._why_fixed = "" if config.is_resizable else _why_fixed(config)
         self._follower = MemoryFollower(config.memory_margin) if config.memory_margin else None
+        self._descent: Descent | None = None
         self._due = self._look_due = 0.0
         self._said: TierState | None = None
         self._changed_at = 0.0
@@ -141,42 +162,66 @@ class TierSize:
         asked = self._file.take_request() if self._file is not None else None
         now = time.monotonic()
         if asked is not None:
-            self._take(asked)
+            self._take(*asked, now)
         elif now < self._due:
             return
         self._due = now + _PERIOD_S
         state = self._state()
+        if self._descent is not None:
+            self._descend(self._descent, state, now)
+            state = self._state()
         if self._follower is not None and now >= self._look_due and not state.why_fixed:
             self._look_due = now + _LOOK_S
             self._follow(self._follower, state, now)
             state = self._state()
+        if self._descent is not None:
+            state = dataclasses.replace(state, target_bytes=self._wanted, is_at_work=True)
         if state != self._said:
             self._changed_at = now
             self._say(state)
 
     @property
     def wants_steps(self) -> bool:
-        """Whether the engine should step without a request, because ranks get orders and report only in steps."""
+        """Whether the engine should step without a request, because ranks get orders and report only in steps.
+
+        An engine asks only if it has no request. It then waits here before it steps.
+        """
         if self._said is None or not (self._said.is_at_work or self._said.is_blocked):
             return False
-        return time.monotonic() - self._changed_at < _PATIENCE_S
+        if time.monotonic() - self._changed_at >= _PATIENCE_S:
+            return False
+        time.sleep(_IDLE_S)
+        return True
 
     def close(self) -> None:
         """End; idempotent."""
         if self._file is not None:
             self._file.close()
 
-    def _take(self, asked: int) -> None:
-        if self._state().why_fixed:
+    def _take(self, asked: int, over_s: float, now: float) -> None:
+        state = self._state()
+        if state.why_fixed:
             return
         self._wanted = min(max(asked, 1), self._most_bytes)
+        self._descent = None
         logger.info("kvferry: resizing the tier to %s, for kvferry tier resize", format_size(self._wanted))
-        self._engine.resize(self._chunks_of(self._wanted))
+        if self._wanted < state.num_bytes and over_s > 0:
+            self._descent = Descent(state.num_bytes, self._wanted, now, over_s)
+        else:
+            self._engine.resize(self._chunks_of(self._wanted))
+
+    def _descend(self, descent: Descent, state: TierState, now: float) -> None:
+        allowed = self._chunks_of(descent.allows(now))
+        if allowed < self._chunks_of(state.target_bytes):
+            self._engine.resize(allowed)
+        if allowed <= self._chunks_of(descent.to_bytes):
+            self._descent = None
 
     def _follow(self, follower: MemoryFollower, state: TierState, now: float) -> None:
         target = state.target_bytes
         on_the_way = state.leaving_bytes + max(state.num_bytes - target, 0) - state.coming_bytes
-        size = follower.next_size(min(target, self._wanted), on_the_way, self._wanted, now)
+        wanted = self._wanted if self._descent is None else self._descent.allows(now)
+        size = follower.next_size(min(target, wanted), on_the_way, wanted, now)
         num_chunks = self._chunks_of(size)
         if num_chunks == self._chunks_of(target):
             return

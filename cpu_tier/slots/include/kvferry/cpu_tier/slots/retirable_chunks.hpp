@@ -17,8 +17,8 @@ class RetirableChunks {
 
   /// Takes one run of chunks out of use: chunks [k * `run`, (k + 1) * `run`), or the part of them
   /// that the tier has. All slots of the run must be free or evictable. Among the runs with the
-  /// blocks that were used longest ago, it chooses the one that has been unused for longest,
-  /// averaged over its slots. Its blocks are evicted. Returns nothing if every run is unusable or
+  /// blocks that were used longest ago, it chooses the one of which no slot has been used for
+  /// longest. Its blocks are evicted. Returns nothing if every run is unusable or
   /// has a named slot (reserved, leased, in use by a device, quarantined), if a bounded search
   /// found none, or if peers use the memory too.
   [[nodiscard]] std::optional<ChunkRange> retire_coldest(std::uint32_t run) const;

@@ -325,9 +325,10 @@ class Tier {
   /// The run of a chunk; nothing if not all chunks of the run are usable yet.
   [[nodiscard]] std::optional<ChunkRange> run_of(ChunkId chunk, std::uint32_t run) const
       KVFERRY_REQUIRES(mutex_);
-  /// How long the chunks have been unused, on average; nothing if one is retired or has a named
-  /// slot.
-  [[nodiscard]] std::optional<std::uint64_t> age_of(ChunkRange chunks,
+  /// How long no slot of the chunks has been used; nothing if one is retired or has a named slot.
+  /// One block that a session still needs counts more than any number of cold ones: without it, the
+  /// rest of its prompt cannot be loaded.
+  [[nodiscard]] std::optional<std::uint32_t> age_of(ChunkRange chunks,
                                                     std::uint32_t age_of_free) const
       KVFERRY_REQUIRES(mutex_);
   /// A slot's age, as all classes count it.
