@@ -102,7 +102,7 @@ def run_phase(
     sleep_until(deadline)
     times = list(users.times)
     if num_resizes:  # While users chat: an engine at rest does not see it.
-        engine.wait(engine.ask(TIER_BYTES), 60)
+        engine.wait(engine.ask(TIER_BYTES, 0), 60)
     users.stop()
     return {"first_token_s": times, "failed": users.num_failed, "resizes": num_resizes, "moved_bytes": moved}
 
