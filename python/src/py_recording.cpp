@@ -226,10 +226,8 @@ void bind_recording(py::module_& module) {
           "time. Raises ValueError for a kind that does not exist.")
       .def("about", &about, py::arg("key"), py::call_guard<py::gil_scoped_release>(),
            "Returns what became of a block, in its order. Kinds: store, skipped, left and came, "
-           "which "
-           "name the key; store ended and aborted of the key's stores. The only word is the store, "
-           "if "
-           "the event is about one.")
+           "which name the key; store ended and aborted of the key's stores. The only word is the "
+           "store, if the event is about one.")
       .def(
           "times", &times, py::arg("positions"), py::call_guard<py::gil_scoped_release>(),
           "Returns the newest time (nanoseconds of the engine's steady clock) that was recorded up "

@@ -20,7 +20,6 @@
 
 namespace kvferry::gpu {
 
-/// After this long a test has hung.
 /// Long enough for a wrong implementation to be caught in most runs, and never too short for a
 /// right one.
 inline constexpr std::chrono::milliseconds kMoment{20};

@@ -54,8 +54,8 @@ class HipApi final : public DriverApi {
                       StreamHandle stream) override;
 
  private:
-  /// Converts one of our handles to the driver's form.
   static void* pointer(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+  /// Converts one of our handles to the driver's form.
   template <class T>
   static hip_abi::Handle raw(T handle) {
     return reinterpret_cast<hip_abi::Handle>(handle);  // NOLINT(performance-no-int-to-ptr)

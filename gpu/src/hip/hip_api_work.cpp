@@ -7,6 +7,7 @@
 #include <vector>
 
 namespace kvferry::gpu {
+
 DriverResult HipApi::copy(CopyDirection direction, const CopyRun& run, StreamHandle stream) {
   const int kind =
       direction == CopyDirection::kHostToDevice ? hip_abi::kCopyToDevice : hip_abi::kCopyToHost;

@@ -11,6 +11,7 @@
 #include <utility>
 
 namespace kvferry::gpu {
+
 void HostRecord::finish(std::string failure) {
   MutexLock lock(mutex_);
   KVFERRY_CHECK(!std::exchange(reached_, true), "a record was finished twice");

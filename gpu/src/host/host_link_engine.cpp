@@ -2,6 +2,7 @@
 #include "host/host_link_engine.hpp"
 
 namespace kvferry::gpu {
+
 HostLinkEngine::Turn HostLinkEngine::enter(std::uint64_t rank) {
   bool is_first = false;
   {

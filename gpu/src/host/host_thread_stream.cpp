@@ -9,6 +9,7 @@
 #include <utility>
 
 namespace kvferry::gpu {
+
 HostThreadStream::HostThreadStream(HostContext& context) : HostStream(context), runner_(context) {
   try {
     thread_ = std::thread([this] { serve(); });
