@@ -131,14 +131,11 @@ def build_beside_wheel(*target: str) -> Tally | None:
     AddressSanitizer only.
     """
     switches = (
-        "-DKVFERRY_BUILD_TESTS=ON",
-        "-DKVFERRY_TESTS=threads",
-        "-DKVFERRY_BUILD_BENCH=ON",
-        "-DKVFERRY_UNITY=tests",
-    )
+        "-DKVFERRY_BUILD_TESTS=ON", "-DKVFERRY_TESTS=threads", "-DKVFERRY_BUILD_BENCH=ON", "-DKVFERRY_UNITY=tests",
+    )  # fmt: skip
     return run_cmake(
         "release",
-        ["cmake", "-S", ".", "-B", WHEEL_BUILD, *(f"-DKVFERRY_{switch}" for switch in switches)],
+        ["cmake", "-S", ".", "-B", WHEEL_BUILD, *switches],
         ["cmake", "--build", WHEEL_BUILD, *target],
     )
 
