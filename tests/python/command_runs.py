@@ -258,7 +258,8 @@ def resizing_engine() -> Iterator[None]:
         while not is_over.is_set():
             asked = file.take_request()
             if asked is not None:
-                file.say(replace(state, request=file.last_request, num_bytes=asked, target_bytes=asked))
+                num_bytes, _ = asked
+                file.say(replace(state, request=file.last_request, num_bytes=num_bytes, target_bytes=num_bytes))
             time.sleep(0.01)
 
     serving = threading.Thread(target=serve)
