@@ -36,10 +36,12 @@ build() { # build PYTHON TAG
   [ -x "$dir/venv/bin/python" ] || "$1" -m venv "$dir/venv"
   "$dir/venv/bin/python" -m pip --disable-pip-version-check install "${pip_args[@]}" "${tools[@]}"
   rm -rf "$dir/linked"
-  # As deep as build/wheel: ccache finds what that one has compiled.
+  # The build directory is as deep as build/wheel: ccache finds what that one has compiled. The long name of the option:
+  # Debian 12's pip has no -C.
+  local settings=("build-dir=build/wheel-$2" cmake.define.KVFERRY_BUILD_BENCH=ON cmake.define.KVFERRY_CUDA=ON
+    "cmake.define.KVFERRY_NVCC=$(tools/setup_cuda12.sh --print)")
   PATH=$PWD/$dir/venv/bin:$PATH "$dir/venv/bin/python" -m pip --disable-pip-version-check wheel -v --no-deps \
-    --no-build-isolation -w "$dir/linked" -C "build-dir=build/wheel-$2" -C cmake.define.KVFERRY_BUILD_BENCH=ON \
-    -C cmake.define.KVFERRY_CUDA=ON -C "cmake.define.KVFERRY_NVCC=$(tools/setup_cuda12.sh --print)" .
+    --no-build-isolation -w "$dir/linked" "${settings[@]/#/--config-settings=}" .
   PATH=$PWD/$dir/venv/bin:$PATH "$dir/venv/bin/python" -m auditwheel repair -w "$out" "$dir"/linked/kvferry-*.whl
 }
 
