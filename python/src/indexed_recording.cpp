@@ -49,15 +49,17 @@ std::span<const IndexedRecording::Entry> IndexedRecording::Index::of(std::uint64
   return {first, std::upper_bound(first, entries.end(), Entry{wanted, kLast})};
 }
 
-void IndexedRecording::each_with(std::uint32_t number,
-                                 const std::function<void(const Event&)>& see) const {
+std::vector<Event> IndexedRecording::with(std::uint32_t number) const {
   const auto fill = [this](std::vector<Entry>& entries) {
     for (const Event& event : events_) entries.emplace_back(event.number(), event.position);
   };
-  for (const auto& [_, position] : by_number_.of(number, fill)) see(events_.at(position));
+  std::vector<Event> found;
+  for (const auto& [_, position] : by_number_.of(number, fill))
+    found.push_back(events_.at(position));
+  return found;
 }
 
-void IndexedRecording::each_about(std::uint64_t key, const SeeChange& see) const {
+std::vector<IndexedRecording::Change> IndexedRecording::about(std::uint64_t key) const {
   const auto name_keys = [this](std::vector<Entry>& entries) {
     for (const Event& event : events_) {
       const std::optional<KeysAt> at = keys_of(event.kind());
@@ -76,19 +78,24 @@ void IndexedRecording::each_about(std::uint64_t key, const SeeChange& see) const
       }
     }
   };
-  std::vector<std::pair<std::uint64_t, std::optional<std::uint64_t>>> found;  // position, store
+  std::vector<Change> found;
   for (const auto& [_, position] : by_block_.of(key, name_keys)) {
     const Event event = events_.at(position);
     if (event.kind() != EventKind::kStore) {
-      found.emplace_back(position, std::nullopt);
+      found.push_back({event, std::nullopt});
       continue;
     }
     const std::uint64_t store = event.words[0];
-    found.emplace_back(position, store);
-    for (const auto& [__, end] : by_store_.of(store, end_stores)) found.emplace_back(end, store);
+    found.push_back({event, store});
+    for (const auto& [__, end] : by_store_.of(store, end_stores)) {
+      found.push_back({events_.at(end), store});
+    }
   }
-  std::sort(found.begin(), found.end());
-  for (const auto& [position, store] : found) see(events_.at(position), store);
+  std::sort(found.begin(), found.end(), [](const Change& left, const Change& right) {
+    return std::pair(left.event.position, left.store) <
+           std::pair(right.event.position, right.store);
+  });
+  return found;
 }
 
 std::uint64_t IndexedRecording::time_at(std::uint64_t position) const {

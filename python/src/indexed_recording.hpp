@@ -14,21 +14,22 @@
 namespace kvferry::python {
 
 /// A recording in which events are found by number, by block and by time. Each index is made when
-/// it is first asked, in one pass, and takes 16 bytes for each entry. Thread-safe.
+/// it is first asked, in one pass, and takes 16 bytes for each entry. Thread-safe. The events that
+/// it returns are views into it.
 class IndexedRecording {
  public:
   explicit IndexedRecording(recorder::Recording events) : events_(std::move(events)) {}
 
   [[nodiscard]] const recorder::Recording& events() const { return events_; }
-  /// Calls `see` with each event that has this number (recorder/event.hpp says of what), in their
-  /// order.
-  void each_with(std::uint32_t number,
-                 const std::function<void(const recorder::Event&)>& see) const;
-  /// An event, and the store that it is about, if any.
-  using SeeChange = std::function<void(const recorder::Event&, std::optional<std::uint64_t> store)>;
-  /// Calls `see` with each event of what became of a key's block, in their order: kStore, kSkipped,
-  /// kLeft and kCame that name it, and kStoreEnded and kAborted of its stores.
-  void each_about(std::uint64_t key, const SeeChange& see) const;
+  /// Events that have this number (recorder/event.hpp says of what), in their order.
+  [[nodiscard]] std::vector<recorder::Event> with(std::uint32_t number) const;
+  struct Change {
+    recorder::Event event;
+    std::optional<std::uint64_t> store;  ///< The one that the event is about, if any.
+  };
+  /// What became of a key's block, in order: kStore, kSkipped, kLeft and kCame that name it, and
+  /// kStoreEnded and kAborted of its stores.
+  [[nodiscard]] std::vector<Change> about(std::uint64_t key) const;
   /// The newest time that was recorded up to the position, with it; 0: none.
   [[nodiscard]] std::uint64_t time_at(std::uint64_t position) const;
 

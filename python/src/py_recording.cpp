@@ -70,13 +70,15 @@ std::vector<OwnEvent> select(const IndexedRecording& from,
                              std::optional<std::uint32_t> number) {
   const std::unordered_set<EventKind> kinds = kinds_of(names.value_or(std::vector<std::string>()));
   std::vector<OwnEvent> found;
-  const auto take = [&](const Event& event) {
-    if (!names || kinds.contains(event.kind())) found.push_back(own(event));
+  const auto take = [&](const auto& events) {
+    for (const Event& event : events) {
+      if (!names || kinds.contains(event.kind())) found.push_back(own(event));
+    }
   };
   if (number) {
-    from.each_with(*number, take);
+    take(from.with(*number));
   } else {
-    for (const Event& event : from.events()) take(event);
+    take(from.events());
   }
   return found;
 }
@@ -104,13 +106,13 @@ class Chosen {
 
 std::vector<OwnEvent> about(const IndexedRecording& from, std::uint64_t key) {
   std::vector<OwnEvent> found;
-  from.each_about(key, [&](const Event& event, std::optional<std::uint64_t> store) {
+  for (const auto& [event, store] : from.about(key)) {
     // What else the event says is about other keys, too, and can be long.
     OwnEvent one{
         event.position, recorder::name_of(event.kind()), event.head.flags(), event.number(), {}};
     if (store) one.words = {*store};
     found.push_back(std::move(one));
-  });
+  }
   return found;
 }
 

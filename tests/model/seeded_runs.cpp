@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "seeded_runs.hpp"
 
+#include "asked.hpp"
+
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
@@ -9,10 +11,8 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
-#include <optional>
 #include <random>
 #include <string>
 #include <unistd.h>
@@ -21,11 +21,6 @@ namespace kvferry::connector {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::optional<std::uint64_t> number_from_environment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? std::nullopt : std::optional(std::strtoull(text, nullptr, 10));
-}
 
 std::array<char, 80> death_note;
 std::size_t death_note_size = 0;
@@ -91,12 +86,12 @@ void run_one(const SeededRuns& runs, std::uint64_t seed) {
 }  // namespace
 
 RunKind run_seeds(const SeededRuns& runs) {
-  if (const auto seed = number_from_environment("KVFERRY_SEED")) {
+  if (const auto seed = asked("KVFERRY_SEED")) {
     run_one(runs, *seed);
     return RunKind::kReplay;
   }
-  const std::chrono::seconds soak(number_from_environment("KVFERRY_SOAK_SECONDS").value_or(0));
-  const auto brief = number_from_environment("KVFERRY_NUM_SEEDS");
+  const std::chrono::seconds soak(asked("KVFERRY_SOAK_SECONDS", 0));
+  const auto brief = asked("KVFERRY_NUM_SEEDS");
   const Clock::time_point start = Clock::now();
   const std::uint64_t first = soak.count() == 0 ? 0 : std::random_device()();
   std::uint64_t done = 0;

@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiers against the reference, for many seeds (tier_run.hpp). One seed makes one run: KVFERRY_SEED
 // replays it, KVFERRY_SOAK_SECONDS runs new seeds for that long.
+#include "asked.hpp"
 #include "tier_run.hpp"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
-#include <optional>
 #include <random>
 #include <string>
 
 namespace kvferry::cpu_tier {
 namespace {
-
-std::optional<std::uint64_t> number_from_environment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? std::nullopt : std::optional(std::strtoull(text, nullptr, 10));
-}
 
 constexpr int kStepsPerSeed = 2'000;
 // One thread: ThreadSanitizer has nothing to see here, and AddressSanitizer sees it in a few seeds
@@ -65,11 +59,11 @@ void run(std::uint64_t seed, TierOptions options) {
 
 template <class OptionsOf>
 void run_seeds(const OptionsOf& options_of) {
-  if (const auto seed = number_from_environment("KVFERRY_SEED")) {
+  if (const auto seed = asked("KVFERRY_SEED")) {
     run(*seed, options_of(*seed));
     return;
   }
-  const std::chrono::seconds soak(number_from_environment("KVFERRY_SOAK_SECONDS").value_or(0));
+  const std::chrono::seconds soak(asked("KVFERRY_SOAK_SECONDS", 0));
   const auto start = std::chrono::steady_clock::now();
   std::uint64_t first = soak.count() == 0 ? 0 : std::random_device()();
   for (std::uint64_t done = 0;
@@ -88,7 +82,7 @@ TEST(TierModel, EveryStepAgreesWithTheReference) {
 // there. Blocks do stay by promises and leave early in these runs, and no reservation fails for it.
 TEST(TierModel, EveryPolicyEvictsOnlyWhatItMay) {
   run_seeds([](std::uint64_t seed) { return kOthers[seed % std::size(kOthers)]; });
-  if (HasFailure() || number_from_environment("KVFERRY_SEED")) return;
+  if (HasFailure() || asked("KVFERRY_SEED")) return;
   EXPECT_GT(num_stays_seen, 14 * kSeeds);
   EXPECT_GE(num_early_seen, kSeeds / 7);
   EXPECT_GE(num_withdrawn, kSeeds / 2);

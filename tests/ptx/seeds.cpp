@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "seeds.hpp"
 
+#include "asked.hpp"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <optional>
 #include <random>
 #include <string>
 
@@ -13,11 +13,6 @@ namespace kvferry::ptx {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::optional<std::uint64_t> number_from_environment(const char* name) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? std::nullopt : std::optional(std::strtoull(text, nullptr, 10));
-}
 
 void run_one(std::uint64_t seed, const std::function<void(std::uint64_t)>& run) {
   const auto* const info = ::testing::UnitTest::GetInstance()->current_test_info();
@@ -29,9 +24,9 @@ void run_one(std::uint64_t seed, const std::function<void(std::uint64_t)>& run) 
 }  // namespace
 
 void for_each_seed(std::uint64_t usual, const std::function<void(std::uint64_t seed)>& run) {
-  if (const auto seed = number_from_environment("KVFERRY_SEED")) return run_one(*seed, run);
-  const std::chrono::seconds soak(number_from_environment("KVFERRY_SOAK_SECONDS").value_or(0));
-  const std::uint64_t count = number_from_environment("KVFERRY_NUM_SEEDS").value_or(usual);
+  if (const auto seed = asked("KVFERRY_SEED")) return run_one(*seed, run);
+  const std::chrono::seconds soak(asked("KVFERRY_SOAK_SECONDS", 0));
+  const std::uint64_t count = asked("KVFERRY_NUM_SEEDS", usual);
   const std::uint64_t first = soak.count() == 0 ? 0 : std::random_device()();
   const Clock::time_point start = Clock::now();
   for (std::uint64_t done = 0; (soak.count() == 0 ? done < count : Clock::now() - start < soak) &&

@@ -3,13 +3,19 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 
 namespace kvferry {
 
+/// The number in an environment variable, if it is set.
+inline std::optional<std::uint64_t> asked(const char* name) {
+  const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return text == nullptr ? std::nullopt : std::optional(std::strtoull(text, nullptr, 10));
+}
+
 /// The number in an environment variable, or `otherwise`.
 inline std::uint64_t asked(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  return asked(name).value_or(otherwise);
 }
 
 }  // namespace kvferry

@@ -4,6 +4,7 @@
 // KVFERRY_SEED replays a run, KVFERRY_SOAK_SECONDS runs longer, and KVFERRY_SOAK_BLOCKS until so
 // many blocks were checked.
 
+#include "asked.hpp"
 #include "rig.hpp"
 #include "stand_ins.hpp"
 
@@ -13,7 +14,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -255,13 +255,7 @@ RigOptions with_tags(CopyPath path, const Scale& scale = kShort) {
           .tags = true};
 }
 
-std::optional<std::uint64_t> number_from_environment(const char* name) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return std::nullopt;
-  return std::stoull(text);
-}
-
-std::uint64_t seed() { return number_from_environment("KVFERRY_SEED").value_or(1); }
+std::uint64_t seed() { return asked("KVFERRY_SEED", 1); }
 
 class InjectionTest : public TransferTest, public ::testing::WithParamInterface<CopyPath> {};
 INSTANTIATE_TEST_SUITE_P(Paths, InjectionTest,
@@ -318,11 +312,11 @@ TEST_P(InjectionTest, ASlowLinkInjectsToo) {
 
 TEST(InjectionSoak, EveryInjectionIsFoundAndNoneIsInvented) {
   using Clock = std::chrono::steady_clock;
-  const auto seconds = number_from_environment("KVFERRY_SOAK_SECONDS");
-  const std::uint64_t blocks = number_from_environment("KVFERRY_SOAK_BLOCKS")
-                                   .value_or(seconds ? ~std::uint64_t{0} : kBriefBlocks);
+  const auto seconds = asked("KVFERRY_SOAK_SECONDS");
+  const std::uint64_t blocks =
+      asked("KVFERRY_SOAK_BLOCKS").value_or(seconds ? ~std::uint64_t{0} : kBriefBlocks);
   const auto end = Clock::now() + std::chrono::seconds(seconds.value_or(std::uint64_t{1} << 30));
-  std::uint64_t its_seed = number_from_environment("KVFERRY_SEED").value_or(std::random_device()());
+  std::uint64_t its_seed = asked("KVFERRY_SEED").value_or(std::random_device()());
   std::uint64_t num_checked = 0;
   constexpr std::array kPaths{CopyPath::kBatch, CopyPath::kKernel, CopyPath::kStaged,
                               CopyPath::kPerRun};

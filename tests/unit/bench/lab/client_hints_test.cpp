@@ -2,6 +2,7 @@
 // What clients' hints win and cost, on made-up traffic and on the public trace. One seed and a
 // third of the kinds by default; KVFERRY_SOAK_SECONDS runs new ones of all kinds for that long, on
 // tiers of any size.
+#include "asked.hpp"
 #include "lab/loaded_percent.hpp"
 #include "lab/public_trace.hpp"
 #include "trace/families.hpp"
@@ -10,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <optional>
 #include <random>
 #include <string>
@@ -42,8 +42,7 @@ void expect_bounded_harm(const Trace& trace, const char* name, std::uint32_t cap
 }
 
 TEST(ClientHints, CostAtMostThreeTenthsOfAPointOnAnyKindOfTraffic) {
-  const char* const text = std::getenv("KVFERRY_SOAK_SECONDS");
-  const std::chrono::seconds soak(text == nullptr ? 0 : std::strtol(text, nullptr, 10));
+  const std::chrono::seconds soak(asked("KVFERRY_SOAK_SECONDS", 0));
   const auto start = std::chrono::steady_clock::now();
   std::random_device entropy;
   do {

@@ -2,6 +2,7 @@
 // What the default policy loads, against plain LRU and the best fixed policy, on random mixtures of
 // traffic. Some seeds by default; KVFERRY_SOAK_SECONDS runs new ones for that long. A failure names
 // the seed, which KVFERRY_MIXTURE replays.
+#include "asked.hpp"
 #include "lab/loaded_percent.hpp"
 #include "lab/public_trace.hpp"
 #include "trace/families.hpp"
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <optional>
 #include <random>
@@ -76,17 +76,16 @@ TEST(PolicyBound, HoldsOnRandomMixtures) {
 }
 
 TEST(PolicyBound, HoldsOnMoreRandomMixturesIfThereIsTime) {
-  const char* const named = std::getenv("KVFERRY_MIXTURE");
-  const char* const text = std::getenv("KVFERRY_SOAK_SECONDS");
-  if (named == nullptr && text == nullptr) GTEST_SKIP() << "KVFERRY_SOAK_SECONDS says how long";
-  const std::chrono::seconds soak(text == nullptr ? 0 : std::strtol(text, nullptr, 10));
+  const auto named = asked("KVFERRY_MIXTURE");
+  const std::chrono::seconds soak(asked("KVFERRY_SOAK_SECONDS", 0));
+  if (!named && soak.count() == 0) GTEST_SKIP() << "KVFERRY_SOAK_SECONDS says how long";
   const auto start = std::chrono::steady_clock::now();
   std::random_device entropy;
   int num_runs = 0;
   int num_below = 0;
   double most = 0;
   do {
-    const std::uint64_t seed = named == nullptr ? entropy() : std::strtoull(named, nullptr, 10);
+    const std::uint64_t seed = named ? *named : entropy();
     const Mixture mixture = random_mixture(seed);
     for (const double share : kShares) {
       const double once = 100.0 * capacity_of(mixture.trace, share) /
