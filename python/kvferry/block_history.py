@@ -28,7 +28,7 @@ class Reason(enum.Enum):
     DEFERRED = "waited to be stored: the plan and the ranks' rings had no room"
     EXHAUSTED = "waited to be stored: the tier had no free slot, and none could be evicted"
     REALLOCATED = "was not stored: its GPU block was given to another request before its turn"
-    UNWANTED = "was not stored: its request was not to be stored that far"
+    UNWANTED = "was not stored: a limit of its request, or of the engine, excluded it"
     RING_FULL = "waited to be stored: a rank had no room in its ring"
     STORE_FAILED = "was not stored: a rank could not copy it"
     STORE_ABORTED = "was not stored: its store was aborted"

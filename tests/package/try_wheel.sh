@@ -26,7 +26,8 @@ pip --disable-pip-version-check install --no-index --find-links "$here" kvferry
 python --version
 
 # Nothing that the wheel links is missing.
-for file in $(python -c 'import kvferry._core, kvferry.bench.program as b; print(kvferry._core.__file__, b.PROGRAM)'); do
+files=$(python -c 'import kvferry._core, kvferry.bench.program as b; print(kvferry._core.__file__, b.PROGRAM)')
+for file in $files; do
   must_not_say 'not found' ldd "$file"
 done
 python - <<'END'

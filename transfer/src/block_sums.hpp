@@ -43,7 +43,7 @@ class BlockSums {
   /// none.
   void take_memory();
   /// Frees the memory. If `is_quiet` is false, a launch may still write it, and it is kept until
-  /// the process ends, without its registration.
+  /// the process ends; only its registration ends now.
   void give_memory_back(bool is_quiet);
 
   /// The words for `count` blocks in adjacent regions of the staging ring that end at `ring_end`.
