@@ -50,7 +50,8 @@ class WorkerEngine::Impl {
   [[nodiscard]] std::string take_report();
   [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
 
-  /// The engine's compute stream; the engine names the same one in almost every step.
+  /// The engine's compute stream; the engine names the same one in almost every step. The view of
+  /// the old one waits for its work when it ends (worker_engine.hpp says why it has to).
   gpu::Stream& compute(std::uintptr_t native_handle) {
     if (!compute_ || compute_handle_ != native_handle) {
       compute_ = device_->view_stream(native_handle);

@@ -90,6 +90,31 @@ TEST_F(WorkerLoadTest, ALoadWaitsForTheGathersBeforeItInTheComputeStream) {
   expect_content(10, 50);
 }
 
+TEST_F(WorkerLoadTest, ALoadOnAnotherComputeStreamComesAfterTheGathersOnTheOldOne) {
+  start({.compute = Setup::Compute::kThread});
+  fill_slots();
+  write(9, 50);
+  valve_.hold(Kind::kGather);
+  const std::uint64_t num_gathers = valve_.num_arrived(Kind::kGather);
+  StepPlan plan = next_plan();
+  plan.stores.push_back(store(1, pairs(9, 30, 1)));
+  bind_and_save(plan);
+  await([&] { return valve_.num_arrived(Kind::kGather) > num_gathers; });
+  StepPlan next = next_plan();
+  next.loads.push_back(load(2, pairs(9, 0, 1)));
+  std::thread engine(
+      [&, bytes = encode(next)] { engine_->bind(std::as_bytes(std::span(bytes)), 1); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), 0U);
+  valve_.open_all();
+  engine.join();
+  collect_ends(1, 1);
+  expect_content(9, 1);
+  begin_load(3, pairs(10, 30, 1));
+  collect_ends(1, 2);
+  expect_content(10, 50);
+}
+
 TEST_F(WorkerLoadTest, ALoadIntoABlockThatWasJustGatheredDoesNotOvertakeTheGather) {
   fill_slots();
   valve_.hold(Kind::kCopyD2H);

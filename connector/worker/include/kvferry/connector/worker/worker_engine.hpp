@@ -81,7 +81,8 @@ inline constexpr std::size_t kMaxTimings = 4096;
 ///
 /// Only the constructor, sleep(), wake(), close() and the destructor wait. bind(), pump() and
 /// save() submit work to the device: a driver queues it, and the host back end gathers within the
-/// call.
+/// call. They wait only if they get another compute stream than the call before: until the gathers
+/// on the old one have ended. Otherwise nothing would order these before a load into their blocks.
 class WorkerEngine {
  public:
   /// Makes arena, ring, streams and threads. Afterwards the arena's first piece is ready. The rest
