@@ -2,7 +2,8 @@
 """Write copies of sources in which each fault can be switched on at run time: one build for all mutants.
 
 A fault is one of these, in one line: a statement that is left out; a condition of an ``if`` that always or never holds;
-a count that lacks its one. `kvferry::mutants::active` is the number of the fault that is on, from 1 on; 0: none.
+a condition that is returned as its opposite; a count that lacks its one. `kvferry::mutants::active` is the number of
+the fault that is on, from 1 on; 0: none.
 """
 
 import argparse
@@ -30,6 +31,8 @@ EXCEPTIONS = {
 }
 # What stands before a whole statement ends so.
 BEFORE = re.compile(r"([;{}:]|\belse|^\s*(if|for|while|else if) \(.*\))$")
+RETURN = re.compile(r"\s*return (?P<what>[^;?{\[]+);")
+IS_CONDITION = re.compile(r"^!| (==|!=|<|>|<=|>=|&&|\|\|) ")
 ONE = re.compile(r"(?<=[\w)\]] [+-]) 1\b(?![.\w'])")
 
 
@@ -41,6 +44,15 @@ def condition_of(rest: str) -> tuple[str, str] | None:
         if depth == 0:
             return rest[:at], rest[at:]
     return None
+
+
+def outside_parentheses(code: str) -> str:
+    """Return what is not in parentheses."""
+    depth, out = 0, ""
+    for char in code:
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        out += "" if depth else char
+    return out
 
 
 class Mutator:
@@ -76,6 +88,10 @@ class Mutator:
             never, always = self._new(place, f"never ({condition})"), self._new(place, f"always ({condition})")
             return f"{found['head']}{never} ? false : {always} ? true : bool({condition}){rest}"
         is_whole = code.count("(") == code.count(")") and code.count("{") == code.count("}")
+        returned = RETURN.fullmatch(line) if is_whole and BEFORE.search(before) else None
+        if returned and IS_CONDITION.search(outside_parentheses(returned["what"])):
+            opposite = self._new(place, f"opposite of {returned['what']}")
+            return f"{line[: returned.start('what')]}({opposite}) != ({returned['what']});"
         if is_whole and BEFORE.search(before) and STATEMENT.fullmatch(code) and not NO_STATEMENT.match(code):
             return f"  {{ if (!{self._new(place, f'without {code}')}) {{ {code} }} }}"
         if not re.search(r"constexpr|std::array<", code) and (found_one := ONE.search(line)):
