@@ -4,6 +4,7 @@
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,27 +48,26 @@ def found() -> engines.Engine:
     return engine
 
 
-def settle(engine: ToyEngine) -> engines.TierState:
-    """Step until the tier has the size that it is to have; what it says then."""
+def step_until(engine: ToyEngine, is_over: Callable[[engines.TierState], bool]) -> engines.TierState:
+    """Step at least once, until the tier's state is as wanted; what it says then."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         engine.step()
         state = found().state
-        side = engine.scheduler.connector.scheduler_side
-        if state.request == side._size._file.last_request and not state.is_at_work:
+        if is_over(state):
             return state
     raise AssertionError(state)
+
+
+def settle(engine: ToyEngine) -> engines.TierState:
+    """Step until the tier has the size that it is to have; what it says then."""
+    file = engine.scheduler.connector.scheduler_side._size._file
+    return step_until(engine, lambda state: state.request == file.last_request and not state.is_at_work)
 
 
 def wait_for_ranks(engine: ToyEngine) -> engines.TierState:
-    """Step until no rank has memory to return or to make ready, which takes real time; return the state."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        state = found().state
-        if not state.leaving_bytes and not state.coming_bytes:
-            return state
-        engine.step()
-    raise AssertionError(state)
+    """Step until no rank has memory to return or to make ready, which takes real time; what it says then."""
+    return step_until(engine, lambda state: not state.leaving_bytes and not state.coming_bytes)
 
 
 def sized(num_blocks: int, **more: Any) -> dict[str, Any]:
@@ -209,7 +209,6 @@ def test_the_tier_goes_down_evenly(make: Make, monkeypatch: pytest.MonkeyPatch, 
             found().ask(20 * BLOCK_BYTES, 100)
         elif second % 10 == 0:
             engine.add(f"at {second}", PROMPTS["a"])
-        engine.step()
         engine.step()
         state = wait_for_ranks(engine)
         sizes.append(state.num_bytes)

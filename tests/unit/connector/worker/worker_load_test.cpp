@@ -29,6 +29,32 @@ class WorkerLoadTest : public WorkerTest {
     plan.loads.push_back(load(transfer, blocks));
     bind_and_save(plan);
   }
+  /// Version 50 of it goes to slot 30. The gather waits in the compute stream.
+  void store_block_9_but_hold_its_gather() {
+    start({.compute = Setup::Compute::kThread});
+    fill_slots();
+    write(9, 50);
+    valve_.hold(Kind::kGather);
+    const std::uint64_t num_gathers = valve_.num_arrived(Kind::kGather);
+    StepPlan plan = next_plan();
+    plan.stores.push_back(store(1, pairs(9, 30, 1)));
+    bind_and_save(plan);
+    await([&] { return valve_.num_arrived(Kind::kGather) > num_gathers; });
+  }
+  void open_the_gather_before_any_load() {
+    // Time enough for a copy that does not wait; one that does is not hurried by it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), 0U);
+    valve_.open_all();
+  }
+  /// After a load of slot 0 into it.
+  void expect_block_9_stored_and_then_loaded() {
+    collect_ends(1, 1);
+    expect_content(9, 1);
+    begin_load(3, pairs(10, 30, 1));
+    collect_ends(1, 2);
+    expect_content(10, 50);
+  }
 };
 
 TEST_F(WorkerLoadTest, EndsOnceWithItsBytesInPlace) {
@@ -69,50 +95,21 @@ TEST_F(WorkerLoadTest, TimingsOfWhatSucceededAreTakenOnce) {
 
 // The new bytes would be stored under the old hash.
 TEST_F(WorkerLoadTest, ALoadWaitsForTheGathersBeforeItInTheComputeStream) {
-  start({.compute = Setup::Compute::kThread});
-  fill_slots();
-  write(9, 50);
-  valve_.hold(Kind::kGather);
-  const std::uint64_t num_gathers = valve_.num_arrived(Kind::kGather);
-  StepPlan plan = next_plan();
-  plan.stores.push_back(store(1, pairs(9, 30, 1)));
-  bind_and_save(plan);
+  store_block_9_but_hold_its_gather();
   begin_load(2, pairs(9, 0, 1));
-  await([&] { return valve_.num_arrived(Kind::kGather) > num_gathers; });
-  // Time enough for a copy that does not wait; one that does is not hurried by it.
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), 0U);
-  valve_.open_all();
-  collect_ends(1, 1);
-  expect_content(9, 1);
-  begin_load(3, pairs(10, 30, 1));
-  collect_ends(1, 2);
-  expect_content(10, 50);
+  open_the_gather_before_any_load();
+  expect_block_9_stored_and_then_loaded();
 }
 
 TEST_F(WorkerLoadTest, ALoadOnAnotherComputeStreamComesAfterTheGathersOnTheOldOne) {
-  start({.compute = Setup::Compute::kThread});
-  fill_slots();
-  write(9, 50);
-  valve_.hold(Kind::kGather);
-  const std::uint64_t num_gathers = valve_.num_arrived(Kind::kGather);
-  StepPlan plan = next_plan();
-  plan.stores.push_back(store(1, pairs(9, 30, 1)));
-  bind_and_save(plan);
-  await([&] { return valve_.num_arrived(Kind::kGather) > num_gathers; });
+  store_block_9_but_hold_its_gather();
   StepPlan next = next_plan();
   next.loads.push_back(load(2, pairs(9, 0, 1)));
   std::thread engine(
       [&, bytes = encode(next)] { engine_->bind(std::as_bytes(std::span(bytes)), 1); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(valve_.num_arrived(Kind::kCopyH2D), 0U);
-  valve_.open_all();
+  open_the_gather_before_any_load();
   engine.join();
-  collect_ends(1, 1);
-  expect_content(9, 1);
-  begin_load(3, pairs(10, 30, 1));
-  collect_ends(1, 2);
-  expect_content(10, 50);
+  expect_block_9_stored_and_then_loaded();
 }
 
 TEST_F(WorkerLoadTest, ALoadIntoABlockThatWasJustGatheredDoesNotOvertakeTheGather) {
