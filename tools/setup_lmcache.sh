@@ -7,9 +7,9 @@
 # "environment" leaves out kvferry's wheel, which need not be built then.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
+. "$(dirname "$0")/engine.sh"
 cd "$KVFERRY_ROOT"
 
-torch=torch==2.13.0
 cache=lmcache==0.5.6
 home=build/lmcache
 python=$KVFERRY_ROOT/$home/venv/bin/python

