@@ -16,6 +16,7 @@ __all__: list[str] = [
     "ProtocolError",
     "RecordedEvent",
     "RecordedEvents",
+    "Recorder",
     "Recording",
     "RecordingError",
     "RecordingFile",
@@ -386,6 +387,15 @@ class ObjectClient:
     @property
     def num_workers(self) -> int: ...
 
+class Recorder:
+    """
+    The recording of a rank, which its WorkerEngine writes.
+    """
+    def __init__(self, path: str, ring_bytes: typing.SupportsInt | typing.SupportsIndex, config: str) -> None:
+        """
+        Makes the file. `config`: lines of text for who reads it. Raises ConfigError for a file that exists, ResourceError if there is no memory for it.
+        """
+
 class RecordedEvent:
     """
     An event of a recording.
@@ -430,9 +440,9 @@ class Recording:
         """
         Returns position and text of the newest event of a kind that has a text (threw, broken invariant, books), or None. Raises ValueError for a kind that does not exist.
         """
-    def save(self, path: str) -> None:
+    def save(self, path: str, others: collections.abc.Sequence[Recording] = []) -> None:
         """
-        Writes it into a new file of the same format, which only this user can open. Raises ConfigError for a file that exists, ResourceError if it cannot be written.
+        Writes it into a new file of the same format, which only this user can open, and the others behind it, as the file's next parts. Raises ConfigError for a file that exists, ResourceError if it cannot be written.
         """
     def select(
         self,
@@ -465,9 +475,9 @@ class RecordingFile:
     """
     An open recording, which its engine may be writing.
     """
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, part: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
-        Raises RecordingError for a file that is none, ResourceError if it cannot be read.
+        Opens one of the recordings in the file. Raises RecordingError for a file that is none, ResourceError if it cannot be read.
         """
     def read(self, begin: typing.SupportsInt | typing.SupportsIndex = 0) -> Recording:
         """
@@ -477,6 +487,11 @@ class RecordingFile:
     def boot_id(self) -> str: ...
     @property
     def config(self) -> str: ...
+    @property
+    def has_next(self) -> bool:
+        """
+        Whether the file has a part after this one: a rank's recording.
+        """
     @property
     def pid(self) -> int: ...
     @property

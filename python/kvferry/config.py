@@ -117,7 +117,8 @@ class KvFerryConfig:
         None: it reads none. Needs `verify`, and a tier of this engine's own.
     recorder_bytes
         Size of the ring in shared memory in which the scheduler side records its inputs and decisions, for ``kvferry
-        why``: at least 64 KiB, rounded up to a power of two. 0: nothing is recorded.
+        why``: at least 64 KiB, rounded up to a power of two. Each rank records its plans and copies in a ring of an
+        eighth of this. 0: nothing is recorded.
     backend
         ``"auto"``: chosen by the device of the KV cache; otherwise the name of a back end.
     kv_cache_layout

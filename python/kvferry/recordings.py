@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flight recorders of this user's engines: where their files are, which engines live, and what dead ones left.
 
-The scheduler side of an engine records what it is asked and what it decides in a ring, in a file in shared memory. The
-core holds a lock on the file. A file without a lock was left by an engine that was killed: it is kept until the next
-engine of this user starts, which moves it to the directory of dumps, or until ``kvferry dump`` does that.
+The scheduler side of an engine records what it is asked and what it decides in a ring, in a file in shared memory. Each
+rank records its plans and copies in a smaller one. The core holds a lock on the file. A file without a lock was left by
+an engine that was killed: it is kept until the next engine of this user starts, which moves it to the directory of
+dumps. A dump is one file, with the recordings of the engine and of those of its ranks that are on the same machine.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,11 @@ SUFFIX = ".kvferry-recording"
 MOST_DUMPS = 8
 """How many dumps are kept. A dump is as large as a ring, 64 MiB by default."""
 
+RANK_SHARE = 8
+"""A rank's ring has this part of the engine's: it records no hashes, and no decisions."""
+
 _PREFIX = "kvferry-recorder-"
+_RANK_PREFIX = "kvferry-rank-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Found:
         When it began, in seconds since 1970.
     model
         The model's name, as configured in the engine; empty if it is unknown.
+    start
+        Which start of an engine this was, as its ranks' recordings name it; empty if it is unknown.
 
     """
 
@@ -56,11 +64,13 @@ class Found:
     is_alive: bool
     began: float
     model: str
+    start: str
 
 
-def new_path(directory: str | None = None) -> Path:
-    """Return a path for the recording of an engine in this process."""
-    return Path(directory or DIRECTORY, f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
+def new_path(directory: str | None = None, *, is_rank: bool = False) -> Path:
+    """Return a path for the recording of an engine, or of a rank, in this process."""
+    prefix = _RANK_PREFIX if is_rank else _PREFIX
+    return Path(directory or DIRECTORY, f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def ring_bytes(wished: int, directory: str | None = None) -> int:
@@ -103,7 +113,8 @@ def look_at(path: Path) -> Found:
     opened = _core.RecordingFile(str(path))
     with open(path, "rb") as file:
         is_alive = own_files.is_locked(file.fileno())
-    return Found(path, opened.pid, is_alive, opened.wall_ns / 1e9, named(opened.config).get("model", ""))
+    config = named(opened.config)
+    return Found(path, opened.pid, is_alive, opened.wall_ns / 1e9, config.get("model", ""), config.get("start", ""))
 
 
 def named(config: str) -> dict[str, str]:
@@ -113,6 +124,34 @@ def named(config: str) -> dict[str, str]:
         name, _, value = line.partition(" ")
         lines.setdefault(name, value)
     return lines
+
+
+def ranks_of(path: Path, directory: str | None = None) -> list[_core.RecordingFile]:
+    """Open the recordings of an engine's ranks: those in the same file, or those of this machine that are written.
+
+    Raises
+    ------
+    ResourceError
+        The engine's recording cannot be read.
+    RecordingError
+        It is none, or one of the recordings behind it is damaged.
+
+    """
+    engine = _core.RecordingFile(str(path))
+    ranks: list[_core.RecordingFile] = []
+    part = engine
+    while part.has_next:
+        part = _core.RecordingFile(str(path), len(ranks) + 1)
+        ranks.append(part)
+    if path.parent != Path(directory or DIRECTORY):
+        return ranks
+    start = named(engine.config).get("start")
+    for rank in Path(directory or DIRECTORY).glob(f"{_RANK_PREFIX}*"):
+        with contextlib.suppress(Error, OSError), _opened(rank):
+            file = _core.RecordingFile(str(rank))
+            if start and named(file.config).get("start") == start:
+                ranks.append(file)
+    return sorted(ranks, key=lambda file: configured_number(named(file.config), "rank", 0))
 
 
 def wall_s(file: _core.RecordingFile, at_ns: int) -> float:
@@ -139,7 +178,7 @@ def configured_number(config: dict[str, str], name: str, default: int) -> int:
 
 
 def dump(source: Path, target: Path | None = None) -> Path:
-    """Copy a recording, which may be written meanwhile, and return where the copy is.
+    """Copy a recording, which may be written meanwhile, with those of its ranks, and return where the copy is.
 
     Parameters
     ----------
@@ -169,8 +208,14 @@ def dump(source: Path, target: Path | None = None) -> Path:
                 f"{directory}, the directory of dumps, cannot be made: {error.strerror}; set KVFERRY_DUMPS to another"
             ) from None
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        target = directory / f"{stamp}-{source.name.removeprefix(_PREFIX).removesuffix(SUFFIX)}{SUFFIX}"
-    recording.save(str(target))
+        name = source.name.removeprefix(_PREFIX).removeprefix("kvferry-").removesuffix(SUFFIX)
+        target = directory / f"{stamp}-{name}{SUFFIX}"
+    ranks = []
+    for file in ranks_of(source):
+        # A ring that is written faster than it is read, or that has just gone, costs only itself.
+        with contextlib.suppress(Error):
+            ranks.append(file.read())
+    recording.save(str(target), ranks)
     return target
 
 
@@ -219,17 +264,44 @@ def books(path: Path) -> dict[str, Any]:
 def collect(directory: str | None = None) -> list[Path]:
     """Move what killed engines of this user left to the directory of dumps; return where it is.
 
-    What cannot be moved stays, and is not an error: an engine that starts has other work.
+    A rank's recording goes with its engine's. If that is not there, the engine has ended without an error; then the
+    rank's is kept only if an error ended the rank. What cannot be moved stays, and is not an error: an engine that
+    starts has other work.
     """
-    moved = []
-    for path in sorted(Path(directory or DIRECTORY).glob(f"{_PREFIX}*")):
+    moved: list[Path] = []
+    dumped = set()
+
+    def collect_engine(path: Path) -> None:
+        start = _start_of(path)
+        moved.append(dump(path))
+        dumped.add(start)
+        path.unlink()
+
+    def collect_rank(path: Path) -> None:
+        start = _start_of(path)
+        if start in living:
+            return
+        if start not in dumped and _core.RecordingFile(str(path)).read().last_text("threw"):
+            moved.append(dump(path))
+        path.unlink()
+
+    _each_left(directory or DIRECTORY, _PREFIX, collect_engine)
+    living = {found.start for found in find(directory) if found.path.parent == Path(directory or DIRECTORY)}
+    _each_left(directory or DIRECTORY, _RANK_PREFIX, collect_rank)
+    return moved
+
+
+def _each_left(directory: str, prefix: str, collect_one: Callable[[Path], None]) -> None:
+    for path in sorted(Path(directory).glob(f"{prefix}*")):
         with contextlib.suppress(Error, OSError), _opened(path) as file:
             # The lock is kept meanwhile, so that two engines that start do not both move it. A file that is still
             # being made is no recording yet.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            moved.append(dump(path))
-            path.unlink()
-    return moved
+            collect_one(path)
+
+
+def _start_of(path: Path) -> str:
+    return named(_core.RecordingFile(str(path)).config).get("start", "")
 
 
 def _keep_newest(directory: Path, number: int) -> None:

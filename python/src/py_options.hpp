@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,6 +44,12 @@ class OptionValue {
   [[nodiscard]] std::chrono::nanoseconds seconds() const;
   [[nodiscard]] std::chrono::nanoseconds microseconds() const;
   [[nodiscard]] py::dict mapping() const;
+  /// An object of a class of this module that Python shares; `name` is the class's.
+  template <class T>
+  [[nodiscard]] std::shared_ptr<T> shared(const char* name) const {
+    if (!py::isinstance<T>(value_)) refuse(name);
+    return value_.cast<std::shared_ptr<T>>();
+  }
   /// The elements of a list or tuple; exactly `size` elements, if `size` is given.
   [[nodiscard]] std::vector<OptionValue> elements(
       std::optional<std::size_t> size = std::nullopt) const;

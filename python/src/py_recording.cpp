@@ -3,7 +3,9 @@
 
 #include "kvferry/base/ids.hpp"
 #include "kvferry/connector/replay/replay.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
+#include "kvferry/recorder/recorder.hpp"
 #include "kvferry/recorder/recording.hpp"
 #include "kvferry/recorder/saved_recording.hpp"
 
@@ -13,6 +15,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,6 +33,7 @@ namespace {
 namespace py = pybind11;
 using recorder::Event;
 using recorder::EventKind;
+using recorder::Recorder;
 using recorder::Recording;
 using recorder::RecordingFile;
 
@@ -165,6 +169,13 @@ std::tuple<std::string, std::optional<std::string>> replayed_books(const std::st
   return {std::move(result.books), std::move(result.last_error)};
 }
 
+void save(const IndexedRecording& first, const std::string& path,
+          const std::vector<IndexedRecording*>& others) {
+  std::vector<const Recording*> parts{&first.events()};
+  for (const IndexedRecording* one : others) parts.push_back(&one->events());
+  recorder::save(parts, path);
+}
+
 /// The newest text of this kind, with its position.
 std::optional<std::pair<std::uint64_t, py::str>> last_text(const IndexedRecording& from,
                                                            const std::string& name) {
@@ -195,6 +206,17 @@ std::vector<std::string> texts(const IndexedRecording& indexed, std::size_t most
 }  // namespace
 
 void bind_recording(py::module_& module) {
+  py::class_<Recorder, std::shared_ptr<Recorder>>(
+      module, "Recorder", "The recording of a rank, which its WorkerEngine writes.")
+      .def(
+          py::init([](const std::string& path, std::uint64_t ring_bytes, std::string config) {
+            return std::make_shared<Recorder>(
+                path, ring_bytes,
+                recorder::RecordedBy{KVFERRY_VERSION, connector::kWireVersion, std::move(config)});
+          }),
+          py::arg("path"), py::arg("ring_bytes"), py::arg("config"),
+          "Makes the file. `config`: lines of text for who reads it. Raises ConfigError for a file "
+          "that exists, ResourceError if there is no memory for it.");
   py::class_<OwnEvent>(module, "RecordedEvent", "An event of a recording.")
       .def_readonly("position", &OwnEvent::position,
                     "Words recorded before it, from the beginning.")
@@ -234,14 +256,11 @@ void bind_recording(py::module_& module) {
           "times", &times, py::arg("positions"), py::call_guard<py::gil_scoped_release>(),
           "Returns the newest time (nanoseconds of the engine's steady clock) that was recorded up "
           "to each of the positions; 0: none.")
-      .def(
-          "save",
-          [](const IndexedRecording& from, const std::string& path) {
-            recorder::save(from.events(), path);
-          },
-          py::arg("path"), py::call_guard<py::gil_scoped_release>(),
-          "Writes it into a new file of the same format, which only this user can open. Raises "
-          "ConfigError for a file that exists, ResourceError if it cannot be written.")
+      .def("save", &save, py::arg("path"), py::arg("others") = std::vector<IndexedRecording*>(),
+           py::call_guard<py::gil_scoped_release>(),
+           "Writes it into a new file of the same format, which only this user can open, and the "
+           "others behind it, as the file's next parts. Raises ConfigError for a file that exists, "
+           "ResourceError if it cannot be written.")
       .def("last_text", &last_text, py::arg("kind"),
            "Returns position and text of the newest event of a kind that has a text (threw, broken "
            "invariant, books), or None. Raises ValueError for a kind that does not exist.")
@@ -264,8 +283,12 @@ void bind_recording(py::module_& module) {
              "under these weights, as other events name it.");
   py::class_<RecordingFile>(module, "RecordingFile",
                             "An open recording, which its engine may be writing.")
-      .def(py::init<const std::string&>(), py::arg("path"),
-           "Raises RecordingError for a file that is none, ResourceError if it cannot be read.")
+      .def(
+          py::init<const std::string&, std::size_t>(), py::arg("path"), py::arg("part") = 0,
+          "Opens one of the recordings in the file. Raises RecordingError for a file that is none, "
+          "ResourceError if it cannot be read.")
+      .def_property_readonly("has_next", &RecordingFile::has_next,
+                             "Whether the file has a part after this one: a rank's recording.")
       .def(
           "read",
           [](const RecordingFile& of, std::uint64_t begin) {

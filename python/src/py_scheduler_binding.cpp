@@ -31,9 +31,9 @@ std::unique_ptr<PySchedulerEngine> make_scheduler_engine(const py::KWArgs<py::ob
   std::unique_ptr<recorder::Recorder> recorder;
   std::string recorder_error;
   if (!options.recorder_path.empty()) {
-    const recorder::RecordedBy by{
-        KVFERRY_VERSION, connector::kWireVersion,
-        "model " + options.model + "\n" + connector::config_text(options.engine)};
+    const recorder::RecordedBy by{KVFERRY_VERSION, connector::kWireVersion,
+                                  "model " + options.model + "\nstart " + options.start + "\n" +
+                                      connector::config_text(options.engine)};
     try {
       recorder =
           std::make_unique<recorder::Recorder>(options.recorder_path, options.recorder_bytes, by);

@@ -108,6 +108,7 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
     {"name_space", set_identity<&Identity::name_space>},
     {"most_chunks", set_identity<&Identity::most_chunks>},
     {"grace_s", set_identity<&Identity::grace>},
+    {"start", set_field<&PySchedulerOptions::start>},
     {"model", set_field<&PySchedulerOptions::model>},
 };
 

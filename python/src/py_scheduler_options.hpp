@@ -41,6 +41,8 @@ struct PySchedulerOptions {
   /// This engine's identity in the shared tier, without the name.
   cpu_tier::TierDirectory::Identity identity;
   std::string model;  ///< The model's name, for who reads the recording.
+  /// In the recordings of the engine and of its ranks the same, and in no other.
+  std::string start;
 };
 
 /// Reads the keywords of SchedulerEngine(). Throws a ConfigError that names the key.

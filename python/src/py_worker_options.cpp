@@ -7,6 +7,7 @@
 #include "py_tier_options.hpp"
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +31,10 @@ double gigabytes_per_second(const OptionValue& value) {
 }
 
 std::chrono::nanoseconds microseconds(const OptionValue& value) { return value.microseconds(); }
+
+std::shared_ptr<recorder::Recorder> recorder_of(const OptionValue& value) {
+  return value.shared<recorder::Recorder>("a Recorder");
+}
 
 gpu::LinkOrder link_order(const OptionValue& value) {
   const std::string name = value.text();
@@ -125,6 +130,7 @@ constexpr OptionKey<PyWorkerOptions> kKeys[] = {
                                &TransferOptions::copy_path>},
     {"verify", set_field_by<verification, &PyWorkerOptions::engine, &WorkerOptions::transfer,
                             &TransferOptions::verify>},
+    {"recorder", set_field_by<recorder_of, &PyWorkerOptions::engine, &WorkerOptions::recorder>},
     {"scrub_bandwidth", set_transfer<&TransferOptions::scrub_bandwidth>},
     {"shared_path", set_file<&SharedTierOptions::path>},
     {"shared_capacity_bytes", set_file<&SharedTierOptions::capacity_bytes>},

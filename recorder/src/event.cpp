@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/recorder/event.hpp"
 
+#include "kvferry/base/outcome.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -26,6 +28,8 @@ struct Shape {
     return std::min(words.find_first_of("?[T"), words.size());
   }
 };
+
+constexpr std::uint8_t kMostCopiedFlags = kIsLoad | static_cast<std::uint8_t>(Outcome::kCancelled);
 
 constexpr std::array kShapes{
     Shape{EventKind::kRequest, "request", "request", "tpxT"},
@@ -75,6 +79,12 @@ constexpr std::array kShapes{
     Shape{EventKind::kLost, "lost", "kind", ""},
     Shape{EventKind::kMissing, "missing", "request", "xxxp"},
     Shape{EventKind::kBooks, "books", "bytes", "T"},
+    Shape{EventKind::kBound, "bound", "plan", "t"},
+    Shape{EventKind::kSaved, "saved", "", "t"},
+    Shape{EventKind::kGathered, "gathered", "", "up"},
+    Shape{EventKind::kCopied, "copied", "damaged", "tuuuu[p]", kMostCopiedFlags},
+    Shape{EventKind::kReported, "reported", "bytes", "t"},
+    Shape{EventKind::kAsleep, "asleep", "is asleep", "t"},
 };
 
 /// Null for a kind that this version does not know.

@@ -25,6 +25,8 @@ inline constexpr std::array<char, 8> kMagic{'K', 'V', 'F', 'R', 'E', 'C', 'O', '
 /// segment the table has the position of the first event that begins in it or after it; it is set
 /// before that event counts. So a reader finds the oldest event whose words are still there: the
 /// first one of the oldest segment that is neither claimed nor entered again.
+///
+/// A file that was saved can have several recordings, its *parts*, each with a head of its own.
 struct FileHead {
   std::array<char, 8> magic;  ///< Written last.
   std::uint32_t file_version;
@@ -49,7 +51,15 @@ inline constexpr std::uint64_t kWord = sizeof(std::uint64_t);
 inline constexpr std::uint64_t kNumSegments = 256;
 inline constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 24U;
 
-/// Where the parts of a file begin.
+/// A part begins at a multiple of this, which every machine can map.
+inline constexpr std::uint64_t kPartAlignment = std::uint64_t{1} << 16U;
+
+/// Where the part behind one that begins `at` begins.
+[[nodiscard]] inline std::uint64_t next_part(std::uint64_t at, const FileHead& head) {
+  return at + (head.file_bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
+
+/// Where the parts of a recording begin, from its own beginning.
 struct Places {
   std::uint64_t config;
   std::uint64_t segments;

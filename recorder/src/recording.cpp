@@ -107,18 +107,23 @@ struct ImageSource final : Source {
   }
 };
 
+void read_all(int file, std::uint64_t place, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const ssize_t count = ::pread(file, to.data(), to.size(), static_cast<off_t>(place));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) refuse("was cut while it was read");
+    to = to.subspan(static_cast<std::size_t>(count));
+    place += static_cast<std::uint64_t>(count);
+  }
+}
+
 struct FileSource final : Source {
   int file;
-  FileSource(const FileHead* of, int descriptor) : Source(of), file(descriptor) {}
+  std::uint64_t begin;
+  FileSource(const FileHead* of, int descriptor, std::uint64_t part)
+      : Source(of), file(descriptor), begin(part) {}
   void copy(std::uint64_t place, std::span<std::uint64_t> to) const override {
-    auto left = std::as_writable_bytes(to);
-    while (!left.empty()) {
-      const ssize_t count = ::pread(file, left.data(), left.size(), static_cast<off_t>(place));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) refuse("was cut while it was read");
-      left = left.subspan(static_cast<std::size_t>(count));
-      place += static_cast<std::uint64_t>(count);
-    }
+    read_all(file, begin + place, std::as_writable_bytes(to));
   }
 };
 
@@ -234,33 +239,29 @@ bool ends_with_error(const Recording& recording) {
 /// The file's head is mapped, because a writer changes its cursors; the rest is read.
 class RecordingFile::Mapped {
  public:
-  explicit Mapped(const std::string& path)
+  Mapped(const std::string& path, std::size_t part)
       : path_(path), file_(OwnDescriptor::open(path.c_str(), O_RDONLY | O_NONBLOCK)) {
     struct ::stat info {};
     if (!file_ || ::fstat(file_.get(), &info) != 0) {
       const int error = errno;
       throw ResourceError("cannot read the recording " + path + ": " + std::strerror(error));
     }
-    const auto num_bytes = static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0));
+    num_bytes_ = static_cast<std::uint64_t>(std::max<off_t>(info.st_size, 0));
     with_name(path, [&] {
       if (!S_ISREG(info.st_mode)) {
         refuse("is a regular file, and this is none: name a file that `kvferry dump` wrote");
       }
-      if (num_bytes < sizeof(FileHead)) {
-        refuse("was cut: it has " + std::to_string(num_bytes) + " bytes, less than its head" +
-               kGetItAnew);
+      for (; part > 0; --part) {
+        begin_ = next_part(begin_, head_at_begin());
+        if (begin_ >= num_bytes_) refuse("has not as many parts as expected");
       }
+      static_cast<void>(head_at_begin());
     });
-    memory_ = ::mmap(nullptr, sizeof(FileHead), PROT_READ, MAP_SHARED, file_.get(), 0);
+    memory_ = ::mmap(nullptr, sizeof(FileHead), PROT_READ, MAP_SHARED, file_.get(),
+                     static_cast<off_t>(begin_));
     if (memory_ == MAP_FAILED) {
       const int error = errno;
       throw ResourceError("cannot map the recording " + path + ": " + std::strerror(error));
-    }
-    try {
-      with_name(path, [&] { return checked(head(), num_bytes); });
-    } catch (const RecordingError&) {
-      ::munmap(memory_, sizeof(FileHead));
-      throw;
     }
   }
   ~Mapped() { ::munmap(memory_, sizeof(FileHead)); }
@@ -268,25 +269,37 @@ class RecordingFile::Mapped {
   Mapped& operator=(const Mapped&) = delete;
 
   [[nodiscard]] const FileHead& head() const { return *static_cast<const FileHead*>(memory_); }
-  [[nodiscard]] int file() const { return file_.get(); }
+  [[nodiscard]] FileSource source() const { return {&head(), file_.get(), begin_}; }
+  [[nodiscard]] bool has_next() const { return next_part(begin_, head()) < num_bytes_; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
+  [[nodiscard]] FileHead head_at_begin() const {
+    const std::uint64_t left = num_bytes_ - begin_;
+    if (left < sizeof(FileHead)) {
+      refuse("was cut: it has " + std::to_string(left) + " bytes, less than its head" + kGetItAnew);
+    }
+    FileHead head{};
+    read_all(file_.get(), begin_, std::as_writable_bytes(std::span(&head, 1)));
+    return checked(head, left);
+  }
+
   std::string path_;
   OwnDescriptor file_;
+  std::uint64_t num_bytes_ = 0;
+  std::uint64_t begin_ = 0;  ///< Where the part begins.
   void* memory_ = nullptr;
 };
 
-RecordingFile::RecordingFile(const std::string& path)
-    : mapped_(std::make_unique<Mapped>(path)), head_(with_name(path, [this] {
-        return head_of(FileSource(&mapped_->head(), mapped_->file()));
-      })) {}
+RecordingFile::RecordingFile(const std::string& path, std::size_t part)
+    : mapped_(std::make_unique<Mapped>(path, part)),
+      head_(with_name(path, [this] { return head_of(mapped_->source()); })) {}
 RecordingFile::~RecordingFile() = default;
 
+bool RecordingFile::has_next() const { return mapped_->has_next(); }
+
 Recording RecordingFile::read(std::uint64_t from) const {
-  return with_name(mapped_->path(), [&] {
-    return read_from(FileSource(&mapped_->head(), mapped_->file()), head_, from);
-  });
+  return with_name(mapped_->path(), [&] { return read_from(mapped_->source(), head_, from); });
 }
 
 }  // namespace kvferry::recorder

@@ -59,9 +59,9 @@ void write_all(int file, std::span<const std::byte> bytes, const std::string& pa
   }
 }
 
-}  // namespace
-
-void save(const Recording& recording, const std::string& path) {
+/// Writes a recording at this place of the file. Returns the place of the next one.
+std::uint64_t write_part(int file, std::uint64_t at, const Recording& recording,
+                         const std::string& path) {
   const Places places = places_of(recording.head().config.size(), recording.head().ring_bytes);
   FileHead head = file_head(recording.head());
   head.magic = kMagic;
@@ -70,7 +70,25 @@ void save(const Recording& recording, const std::string& path) {
   std::copy(recording.head().config.begin(), recording.head().config.end(), config.begin());
   const std::vector<std::uint64_t> segments = segments_of(recording);
   const std::vector<std::uint64_t> ring = ring_of(recording);
+  if (::lseek(file, static_cast<off_t>(at), SEEK_SET) < 0) {
+    const int error = errno;
+    throw ResourceError("cannot write " + path + ": " + std::strerror(error));
+  }
+  write_all(file, std::as_bytes(std::span(&head, 1)), path);
+  write_all(file, std::as_bytes(std::span(config)), path);
+  write_all(file, std::as_bytes(std::span(segments)), path);
+  write_all(file, std::as_bytes(std::span(ring)), path);
+  return next_part(at, head);
+}
 
+}  // namespace
+
+void save(const Recording& recording, const std::string& path) {
+  const Recording* const only = &recording;
+  save(std::span(&only, 1), path);
+}
+
+void save(std::span<const Recording* const> recordings, const std::string& path) {
   const OwnDescriptor file =
       OwnDescriptor::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
   if (!file) {
@@ -81,10 +99,8 @@ void save(const Recording& recording, const std::string& path) {
     throw ResourceError("cannot write " + why);
   }
   try {
-    write_all(file.get(), std::as_bytes(std::span(&head, 1)), path);
-    write_all(file.get(), std::as_bytes(std::span(config)), path);
-    write_all(file.get(), std::as_bytes(std::span(segments)), path);
-    write_all(file.get(), std::as_bytes(std::span(ring)), path);
+    std::uint64_t at = 0;
+    for (const Recording* const one : recordings) at = write_part(file.get(), at, *one, path);
   } catch (const ResourceError&) {
     ::unlink(path.c_str());
     throw;

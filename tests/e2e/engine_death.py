@@ -7,7 +7,10 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .shared_memory import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from .engine_process import Engine
@@ -19,14 +22,16 @@ def die_later(engine: Engine, seconds: float, keep: str) -> dict[str, Any]:
     Parameters
     ----------
     engine
-        With its scheduler in this process.
+        With its scheduler and its rank in this process.
     seconds
         How long it lives.
     keep
-        A second name for the file of its recording: the next engine of this user would collect the first one.
+        A second name for the file of its recording: the next engine of this user would collect the first one. With
+        ``-rank`` behind it, that of its rank's.
     """
-    path = engine.scheduler.connector.scheduler_side._recorder.path
-    os.link(path, keep)
+    os.link(engine.scheduler.connector.scheduler_side._recorder.path, keep)
+    [rank] = Path(SHARED_MEMORY).glob(f"kvferry-rank-{os.getpid()}-*")
+    os.link(rank, f"{keep}-rank")
 
     def die() -> None:
         while not engine.has_work():

@@ -39,10 +39,16 @@ def kept() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
         path = Path(folder, "recording")
         yield path
-        for first in Path(SHARED_MEMORY).glob("kvferry-recorder-*"):
+        for first in Path(SHARED_MEMORY).glob("kvferry-r*"):
             with contextlib.suppress(FileNotFoundError):  # Recordings of other tests end meanwhile.
-                if first.samefile(path):
+                if any(first.samefile(second) for second in Path(folder).iterdir()):
                     first.unlink()
+
+
+def orders_in(path: Path) -> list[tuple[str, int, list[int]]]:
+    """What was planned, or what a rank got of that."""
+    events = _core.RecordingFile(str(path)).read().select(["store", "load", "cancels", "expiries", "notice", "planned"])
+    return [(one.kind, one.number, one.words) for one in events]
 
 
 @pytest.mark.parametrize("number", range(NUM_KILLS))
@@ -79,6 +85,9 @@ def test_what_a_killed_engine_recorded_is_replayed_to_its_last_event(
     assert difference is None, difference
     assert last_error is None
     assert num_events > num_calls > 1
+    orders = orders_in(kept)
+    of_rank = orders_in(Path(f"{kept}-rank"))
+    assert of_rank == orders[: len(of_rank)]
     stories = Stories(_core.RecordingFile(str(kept)))
     for request, _ in stories.requests():
         assert list(lines_of(stories.of(request), stories))

@@ -21,7 +21,7 @@ from test_core_options import SCHEDULER_OPTIONS
 from typer.testing import CliRunner
 
 Traced = dict[str, Any]
-STAGES = {"waits", "loads", "runs", "waits for a plan", "on the ranks"}
+STAGES = {"waits", "loads", "runs", "waits for a plan", "on the ranks", "to be gathered", "queued", "copied"}
 
 
 class Shown:

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call_journal.hpp"
 
-#include "kvferry/base/check.hpp"
-#include "kvferry/base/error.hpp"
 #include "kvferry/base/stable_hash.hpp"
-#include "kvferry/connector/scheduler/recorded_error.hpp"
+#include "kvferry/recorder/recorded_error.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -20,25 +18,6 @@ namespace {
 
 /// Hashes of one event. A prompt of 8,192 hashes takes two.
 constexpr std::size_t kMostHashes = 4096;
-
-/// Records a text's first bytes, so many at most.
-void put_text(Recorder& to, EventKind kind, std::uint32_t number, std::string_view text,
-              std::size_t most = recorder::kMaxText) {
-  constexpr std::size_t kWord = sizeof(std::uint64_t);
-  const bool is_cut = text.size() > most;
-  Recorder::Draft draft = to.draft(kind, is_cut ? recorder::kTextWasCut : kNoFlags, number,
-                                   static_cast<std::uint32_t>((most + kWord - 1) / kWord));
-  draft.add_text(text.substr(0, most));
-  draft.end();
-}
-
-/// The recorder of the calls that this thread makes. What stops a call by a broken invariant is
-/// recorded on the thread that writes, and on no other.
-thread_local Recorder* writes_here = nullptr;
-
-void record_broken(const std::string& what) noexcept {
-  if (writes_here != nullptr) put_text(*writes_here, EventKind::kBroken, 0, what);
-}
 
 std::uint64_t session_mark(std::string_view session) {
   return session.empty() ? 0 : stable_hash(session);
@@ -105,16 +84,14 @@ class CallJournal::WatchedPool final : public BlockPool {
 CallJournal::CallJournal(Recorder* to, Clock clock, std::size_t num_groups)
     : to_(to),
       clock_(clock ? std::move(clock) : Clock(std::chrono::steady_clock::now)),
-      num_groups_(num_groups) {
-  if (to_ != nullptr) set_check_witness(&record_broken);
-}
+      num_groups_(num_groups) {}
 
 CallJournal::~CallJournal() {
-  if (writes_here == to_) writes_here = nullptr;
+  if (to_ != nullptr && recorder::witness() == to_) recorder::set_witness(nullptr);
 }
 
 std::uint64_t CallJournal::stamp() {
-  writes_here = to_;
+  recorder::set_witness(to_);
   now_ = clock_();
   is_stamped_ = true;
   return static_cast<std::uint64_t>(
@@ -270,12 +247,13 @@ void CallJournal::simple(EventKind kind, std::uint32_t number) {
 
 void CallJournal::threw(const std::exception& error) {
   if (to_ == nullptr) return;
-  put_text(*to_, EventKind::kThrew, static_cast<std::uint32_t>(class_of(error)), error.what());
+  recorder::put_error(*to_, error);
 }
 
 void CallJournal::books(std::string_view text) {
   if (to_ == nullptr) return;
-  put_text(*to_, EventKind::kBooks, static_cast<std::uint32_t>(text.size()), text, text.size());
+  recorder::put_text(*to_, EventKind::kBooks, static_cast<std::uint32_t>(text.size()), text,
+                     text.size());
 }
 
 void CallJournal::hashes(const Request& request, const BlockGroups& groups, WeightsId weights,

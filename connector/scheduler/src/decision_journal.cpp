@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decision_journal.hpp"
 
+#include "kvferry/connector/wire/recorded_plan.hpp"
+
 #include <algorithm>
 
 namespace kvferry::connector {
@@ -102,61 +104,11 @@ void DecisionJournal::store_ended(TransferId store, std::size_t num_stored, std:
 }
 
 void DecisionJournal::aborted(std::span<const TransferId> stores) {
-  transfers(EventKind::kAborted, stores);
-}
-
-void DecisionJournal::transfers(EventKind kind, std::span<const TransferId> of) {
-  if (to_ == nullptr) return;
-  while (!of.empty()) {
-    const std::size_t count = std::min(of.size(), kMostKeys);
-    Recorder::Draft draft = to_->draft(kind, kNoFlags, 0, count);
-    draft.add_words(count, [&](std::size_t i) { return of[i].value(); });
-    draft.end();
-    of = of.subspan(count);
-  }
+  if (to_ != nullptr) put_transfers(*to_, EventKind::kAborted, stores);
 }
 
 void DecisionJournal::planned(const StepPlan& plan) {
-  if (to_ == nullptr) return;
-  for (const StoreOrder& order : plan.stores) {
-    const bool is_ready = order.readiness == StoreReadiness::kNow;
-    Recorder::Draft draft = to_->draft(EventKind::kStore, is_ready ? recorder::kReadyNow : kNoFlags,
-                                       number_of(order.owner.request), 2 + 2 * order.blocks.size());
-    draft.add(order.transfer.value());
-    draft.add(halves(order.slab_class.value(), static_cast<std::uint32_t>(order.blocks.size())));
-    draft.add_words(2 * order.blocks.size(), [&](std::size_t i) {
-      const BlockSlot& one = order.blocks[i / 2];
-      return i % 2 == 0 ? one.identity : halves(one.block.value(), one.slot.value());
-    });
-    draft.end();
-  }
-  for (const LoadOrder& order : plan.loads) {
-    std::size_t num_words = 1;
-    for (const ClassBlocks& part : order.parts) num_words += 1 + part.blocks.size();
-    Recorder::Draft draft =
-        to_->draft(EventKind::kLoad, kNoFlags, number_of(order.owner.request), num_words);
-    draft.add(order.transfer.value());
-    for (const ClassBlocks& part : order.parts) {
-      draft.add(halves(part.slab_class.value(), static_cast<std::uint32_t>(part.blocks.size())));
-      draft.add_words(part.blocks.size(), [&](std::size_t i) {
-        return halves(part.blocks[i].block.value(), part.blocks[i].slot.value());
-      });
-    }
-    draft.end();
-  }
-  transfers(EventKind::kCancels, plan.cancels);
-  transfers(EventKind::kExpiries, plan.expiries);
-  for (const FailureNotice& notice : plan.notices) {
-    to_->put(EventKind::kNotice, kNoFlags, 0, notice.transfer.value());
-  }
-  for (const ChunkOrder& order : plan.chunks) {
-    to_->put(EventKind::kChunks,
-             order.change == ChunkChange::kRestore ? recorder::kRestored : kNoFlags, 0,
-             halves(order.first.value(), order.count));
-  }
-  to_->put(EventKind::kPlanned, kNoFlags, static_cast<std::uint32_t>(plan.seq.value()),
-           halves(static_cast<std::uint32_t>(plan.stores.size()),
-                  static_cast<std::uint32_t>(plan.loads.size())));
+  if (to_ != nullptr) put_plan(*to_, plan);
 }
 
 void DecisionJournal::moved(cpu_tier::Tier& tier) {

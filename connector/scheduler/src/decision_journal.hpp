@@ -59,7 +59,6 @@ class DecisionJournal {
   void request_event(recorder::EventKind kind, RequestId request) {
     if (to_ != nullptr) to_->put(kind, recorder::kNoFlags, number_of(request));
   }
-  void transfers(recorder::EventKind kind, std::span<const TransferId> of);
   void put_moves(SlabClassId of, std::span<const cpu_tier::KeyMove> moves);
 
   recorder::Recorder* const to_;

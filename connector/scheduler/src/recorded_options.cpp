@@ -64,6 +64,12 @@ using Reader = void (*)(SchedulerOptions& options, Values& values);
 const std::map<std::string, Reader, std::less<>>& readers() {
   using Options = SchedulerOptions;
   static const std::map<std::string, Reader, std::less<>> kAll{
+      {"rank",
+       [](Options&, Values&) {
+         throw RecordingError(
+             "the recording is that of a rank, which decides nothing, so it cannot be replayed; it "
+             "can be read. Replay the recording of the rank's engine");
+       }},
       {"domain", [](Options& to, Values& of) { to.domain = DomainId(of.number<std::uint32_t>()); }},
       {"world_size", [](Options& to, Values& of) { to.world_size = of.number<std::uint32_t>(); }},
       {"hash_tokens", [](Options& to, Values& of) { to.hash_tokens = of.number<std::uint32_t>(); }},

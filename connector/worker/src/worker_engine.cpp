@@ -4,9 +4,11 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 
+#include "rank_journal.hpp"
 #include "worker_impl.hpp"
 
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <utility>
 
@@ -36,6 +38,18 @@ void validate(const WorkerOptions& options, std::span<const gpu::BlockGeometry> 
   }
 }
 
+/// Makes a call, and records what it throws and what invariant it finds broken.
+template <class Call>
+auto recorded(RankJournal& journal, const Call& call) {
+  const RankJournal::Watch watch = journal.watch();
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    journal.threw(error);
+    throw;
+  }
+}
+
 }  // namespace
 
 WorkerEngine::WorkerEngine(std::unique_ptr<gpu::Device> device,
@@ -48,19 +62,25 @@ WorkerEngine::WorkerEngine(std::unique_ptr<gpu::Device> device,
 WorkerEngine::~WorkerEngine() = default;
 
 void WorkerEngine::bind(std::span<const std::byte> bytes, std::uintptr_t compute_stream) {
-  StepPlan plan = impl_->accept(bytes);
-  // What the last step did not save is lost, because its blocks may be overwritten by now.
-  finish_stores();
-  impl_->cancel(plan.cancels);
-  impl_->expire(plan.expiries);
-  impl_->take_notices(std::move(plan.notices));
-  impl_->resize(plan.chunks);
-  impl_->start_loads(plan, impl_->compute(compute_stream));
-  for (StoreOrder& order : plan.stores) waiting_.push_back(impl_->take(order));
-  pump(compute_stream);
+  recorded(impl_->journal(), [&] {
+    StepPlan plan = impl_->accept(bytes);
+    // What the last step did not save is lost, because its blocks may be overwritten by now.
+    finish_stores();
+    impl_->cancel(plan.cancels);
+    impl_->expire(plan.expiries);
+    impl_->take_notices(std::move(plan.notices));
+    impl_->resize(plan.chunks);
+    impl_->start_loads(plan, impl_->compute(compute_stream));
+    for (StoreOrder& order : plan.stores) waiting_.push_back(impl_->take(order));
+    if (waiting()) gather_ready(compute_stream);
+  });
 }
 
 void WorkerEngine::gather_waiting(std::uintptr_t compute_stream) {
+  recorded(impl_->journal(), [&] { gather_ready(compute_stream); });
+}
+
+void WorkerEngine::gather_ready(std::uintptr_t compute_stream) {
   for (WaitingStore& store : waiting_) {
     if (!store.ready) return;
     const std::span<const BlockSlot> rest = std::span(store.blocks).subspan(store.num_gathered);
@@ -75,9 +95,13 @@ void WorkerEngine::gather_waiting(std::uintptr_t compute_stream) {
 }
 
 void WorkerEngine::save(std::uintptr_t compute_stream) {
-  for (WaitingStore& store : waiting_) store.ready = true;
-  pump(compute_stream);
-  finish_stores();
+  if (!waiting()) return;
+  recorded(impl_->journal(), [&] {
+    impl_->journal().saved();
+    for (WaitingStore& store : waiting_) store.ready = true;
+    gather_ready(compute_stream);
+    finish_stores();
+  });
 }
 
 void WorkerEngine::finish_stores() {
@@ -86,33 +110,27 @@ void WorkerEngine::finish_stores() {
 }
 
 void WorkerEngine::sleep() {
-  finish_stores();
-  impl_->sleep();
+  recorded(impl_->journal(), [&] {
+    finish_stores();
+    impl_->sleep();
+  });
 }
 
 bool WorkerEngine::is_asleep() const { return impl_->engine().is_asleep(); }
 
 void WorkerEngine::wake(std::vector<gpu::BlockGeometry> geometries) {
-  impl_->engine().wake(std::move(geometries));
+  recorded(impl_->journal(), [&] { impl_->wake(std::move(geometries)); });
 }
 
-std::vector<std::string> WorkerEngine::collect() { return impl_->collect(); }
-std::string WorkerEngine::take_report() { return impl_->take_report(); }
+std::vector<std::string> WorkerEngine::collect() {
+  return recorded(impl_->journal(), [&] { return impl_->collect(); });
+}
+std::string WorkerEngine::take_report() {
+  return recorded(impl_->journal(), [&] { return impl_->take_report(); });
+}
 
 void WorkerEngine::close() {
-  impl_->stop_growing();
-  if (impl_->engine().close(impl_->options().transfer_timeout)) {
-    impl_->leave_arena();
-    return;
-  }
-  if (const auto quarantine = impl_->engine().quarantine()) {
-    throw DeviceError(impl_->rank_text() +
-                      " closes while memory is in doubt: " + to_string(*quarantine));
-  }
-  throw TimeoutError(
-      impl_->rank_text() +
-      ": copies have not ended within transfer_timeout_s at shutdown; their memory is"
-      " still in use");
+  recorded(impl_->journal(), [&] { impl_->close(); });
 }
 
 std::uint64_t WorkerEngine::slot_bytes() const { return impl_->slots().slot_bytes(); }

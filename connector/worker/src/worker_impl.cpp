@@ -51,6 +51,7 @@ transfer::TransferOptions transfer_options(const WorkerOptions& options) {
 WorkerEngine::Impl::Impl(std::unique_ptr<gpu::Device> device,
                          std::vector<gpu::BlockGeometry> geometries, const WorkerOptions& options)
     : options_(with_slot_bytes(options, geometries)),
+      journal_(options.recorder),
       device_(std::move(device)),
       num_blocks_(geometries.front().num_blocks),
       arena_(make_arena(*device_,
@@ -124,6 +125,7 @@ void WorkerEngine::Impl::check_device() {
 
 StepPlan WorkerEngine::Impl::accept(std::span<const std::byte> bytes) {
   StepPlan plan = decode_plan(bytes);
+  journal_.bound(plan);
   if (domain_ && plan.domain != *domain_) {
     throw ProtocolError(rank_text() + " got a plan of engine " +
                         std::to_string(plan.domain.value()) + " while it serves engine " +
@@ -233,7 +235,9 @@ WorkerEngine::WaitingStore WorkerEngine::Impl::take(StoreOrder& order) const {
 
 void WorkerEngine::Impl::finish_store(const WaitingStore& store) {
   const std::uint32_t prefix = store.gathered_prefix();
-  if (!engine_->seal(store.transfer)) {
+  const bool has_copies = engine_->seal(store.transfer);
+  journal_.gathered(store.transfer, prefix, store.num_ordered, has_copies);
+  if (!has_copies) {
     // Other ranks store the blocks that it counts, and no copy here will end it.
     if (prefix > 0) report_.stores.push_back({store.transfer, Outcome::kDone, ""});
     over_.push_back(store.transfer);
@@ -259,6 +263,7 @@ std::vector<std::string> WorkerEngine::Impl::collect() {
 }
 
 void WorkerEngine::Impl::note_end(transfer::Completion&& completion) {
+  journal_.copied(completion);
   over_.push_back(completion.transfer);
   if (completion.outcome == Outcome::kDone && timings_.size() < kMaxTimings) {
     timings_.push_back({completion.kind, completion.queue_time, completion.device_time});
@@ -292,6 +297,27 @@ void WorkerEngine::Impl::sleep() {
     }
     note_end(std::move(completion));
   }
+  journal_.fell_asleep();
+}
+
+void WorkerEngine::Impl::wake(std::vector<gpu::BlockGeometry> geometries) {
+  if (!engine_->is_asleep()) return;
+  engine_->wake(std::move(geometries));
+  journal_.woke();
+}
+
+void WorkerEngine::Impl::close() {
+  if (growth_) growth_->close();
+  if (engine_->close(options_.transfer_timeout)) {
+    arena_->leave();
+    return;
+  }
+  if (const auto quarantine = engine_->quarantine()) {
+    throw DeviceError(rank_text() + " closes while memory is in doubt: " + to_string(*quarantine));
+  }
+  throw TimeoutError(rank_text() +
+                     ": copies have not ended within transfer_timeout_s at shutdown; their memory"
+                     " is still in use");
 }
 
 void WorkerEngine::Impl::check_awake(const StepPlan& plan) const {
@@ -336,6 +362,7 @@ std::string WorkerEngine::Impl::take_report() {
   report_.oldest_under_way = oldest;
   if (report_.empty()) return {};
   std::string bytes = encode(report_);
+  journal_.reported(bytes.size());
   StepReport next;
   next.domain = report_.domain;
   next.rank = report_.rank;

@@ -6,6 +6,8 @@
 #include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/cpu_tier/memory/arena_growth.hpp"
 
+#include "rank_journal.hpp"
+
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -47,6 +49,8 @@ class WorkerEngine::Impl {
   }
   [[nodiscard]] std::vector<std::string> collect();
   void sleep();
+  void wake(std::vector<gpu::BlockGeometry> geometries);
+  void close();
   [[nodiscard]] std::string take_report();
   [[nodiscard]] std::vector<TransferTiming> take_timings() { return std::exchange(timings_, {}); }
 
@@ -67,6 +71,8 @@ class WorkerEngine::Impl {
   [[nodiscard]] WaitingStore take(StoreOrder& order) const;
   void finish_store(const WaitingStore& store);
 
+  [[nodiscard]] RankJournal& journal() { return journal_; }
+
   [[nodiscard]] std::string rank_text() const {
     return "rank " + std::to_string(options_.rank.value());
   }
@@ -83,12 +89,7 @@ class WorkerEngine::Impl {
   }
   [[nodiscard]] std::string arena_text() const;
   [[nodiscard]] const cpu_tier::ArenaReport& arena_report() const { return arena_report_; }
-  void stop_growing() {
-    if (growth_) growth_->close();
-  }
-  void leave_arena() { arena_->leave(); }
   const gpu::Device& device() const { return *device_; }
-  const WorkerOptions& options() const { return options_; }
 
  private:
   /// Throws DeviceError if the device is lost.
@@ -116,6 +117,7 @@ class WorkerEngine::Impl {
   void check_progress();
 
   WorkerOptions options_;
+  RankJournal journal_;
   std::unique_ptr<gpu::Device> device_;
   std::uint32_t num_blocks_;
   std::unique_ptr<cpu_tier::Arena> arena_;

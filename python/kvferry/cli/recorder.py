@@ -46,14 +46,15 @@ def dump(
 ) -> None:
     """Keep what an engine has recorded: a file for `kvferry why --file`, to send with a report of a fault.
 
-    It has hashes of blocks, ids of requests and of GPU blocks, and times, and no token and no text. With `--events`,
-    `--perfetto` or `--books` it is only shown, and kept if OUTPUT is given.
+    It has what the ranks on this machine recorded, too. It has hashes of blocks, ids of requests and of GPU blocks, and
+    times, and no token and no text. With `--events`, `--perfetto` or `--books` it is only shown, and kept if OUTPUT is
+    given.
     """
     found = _chosen(engine, file)
     if output is not None or not (events or perfetto or books):
         print(recordings.dump(found.path, output))
     if perfetto is not None:
-        timeline.write(_core.RecordingFile(str(found.path)), perfetto)
+        timeline.write(_core.RecordingFile(str(found.path)), recordings.ranks_of(found.path), perfetto)
         print(perfetto)
     if books:
         print(json.dumps(recordings.books(found.path), indent=2))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recorder of an engine's scheduler side: where it lies, and what becomes of it when the engine ends."""
+"""The flight recorders of an engine and its ranks: where they lie, and what becomes of them when the engine ends."""
 
 import functools
+import hashlib
 import os
 import weakref
 from collections.abc import Callable
@@ -10,15 +11,66 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from vllm.logger import init_logger
 
 from kvferry import _core, recordings
+from kvferry.errors import ResourceError
+from kvferry.vllm import fingerprint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from vllm.config import VllmConfig
+
 logger = init_logger("vllm.kvferry")
 
 
-class EngineRecorder:
-    """The recording of one engine, from its start to its end.
+class OwnRecording:
+    """The file of a recording, from its engine's start to its end.
+
+    Parameters
+    ----------
+    path
+        Where it will be made; None: nothing is recorded.
+    advice
+        What an error's log line says behind the file's name.
+
+    """
+
+    def __init__(self, path: "Path | None", advice: str) -> None:
+        self._path = path
+        self._advice = advice
+        self._removal: weakref.finalize[[Path, int], OwnRecording] | None = None
+        if path is not None:
+            # A script that ends does not shut its engine down. A child that was forked does not end this one.
+            self._removal = weakref.finalize(self, _remove, path, os.getpid())
+
+    @property
+    def path(self) -> "Path | None":
+        """The recording's file; None: there is none."""
+        return self._path
+
+    def forgo(self, so: str, error: str) -> None:
+        """Go on without a recording, for which there is no room."""
+        logger.warning(
+            "kvferry: nothing is recorded, so %s: %s; make room in %s, or set recorder_bytes to less, or to 0",
+            so,
+            error,
+            recordings.DIRECTORY,
+        )
+        self._path = None
+
+    def keep(self, error: Exception) -> None:
+        """Keep the recording although the engine will end, because of an error that ends it."""
+        if self._path is None or self._removal is None or self._removal.detach() is None:
+            return
+        logger.error("kvferry: %s. What led to it is recorded in %s: %s", error, self._path, self._advice)
+
+    def close(self) -> None:
+        """End, after the core's engine; the file goes, unless an error ended the engine. Idempotent."""
+        if self._removal is not None:
+            self._removal()
+
+
+class EngineRecorder(OwnRecording):
+    """The recording of an engine's scheduler side.
 
     Parameters
     ----------
@@ -28,54 +80,69 @@ class EngineRecorder:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        self._path = recordings.new_path() if num_bytes else None
+        super().__init__(
+            recordings.new_path() if num_bytes else None,
+            "`kvferry dump --books --file` shows what was under way, and `kvferry dump --file` keeps it",
+        )
         self._ring_bytes = recordings.ring_bytes(num_bytes) if num_bytes else 0
-        self._removal: weakref.finalize[[Path, int], EngineRecorder] | None = None
-        if self._path is not None:
-            # A script that ends does not shut its engine down. A child that was forked does not end this one.
-            self._removal = weakref.finalize(self, _remove, self._path, os.getpid())
 
     @property
     def options(self) -> dict[str, Any]:
         """What the core's engine is told."""
         return {"recorder_path": str(self._path), "recorder_ring_bytes": self._ring_bytes} if self._path else {}
 
-    @property
-    def path(self) -> "Path | None":
-        """The recording's file; None: there is none."""
-        return self._path
-
     def begin(self, engine: _core.SchedulerEngine) -> None:
-        """Log where the recording is, or why there is none, and collect what engines left that were killed."""
+        """Log why there is no recording, if there is none, and collect what engines left that were killed."""
         if self._path is None:
             return
         if engine.recorder_error:
-            logger.warning(
-                "kvferry: nothing is recorded, so `kvferry why` will have no answer: %s; make room in %s, or set "
-                "recorder_bytes to less, or to 0",
-                engine.recorder_error,
-                recordings.DIRECTORY,
-            )
-            self._path = None
+            self.forgo("`kvferry why` will have no answer", engine.recorder_error)
             return
         for path in recordings.collect():
             logger.warning("kvferry: an engine that was killed left its recording: %s", path)
 
-    def keep(self, error: Exception) -> None:
-        """Keep the recording although the engine will end, because of an error that ends it."""
-        if self._path is None or self._removal is None or self._removal.detach() is None:
-            return
-        logger.error(
-            "kvferry: %s. `kvferry dump --books --file` shows what was under way, and `kvferry dump --file` keeps what "
-            "led to it, which is recorded in %s",
-            error,
-            self._path,
-        )
 
-    def close(self) -> None:
-        """End, after the core's engine; the file goes, unless an error ended the engine. Idempotent."""
-        if self._removal is not None:
-            self._removal()
+class RankRecorder(OwnRecording):
+    """The recording of a rank.
+
+    Parameters
+    ----------
+    num_bytes
+        The value of ``recorder_bytes``; 0: nothing is recorded. A rank's ring has a part of it.
+
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(
+            recordings.new_path(is_rank=True) if num_bytes else None,
+            "`kvferry dump` keeps it with its engine's recording, and so does the next engine that starts here",
+        )
+        self._num_bytes = num_bytes // recordings.RANK_SHARE
+
+    def begin(self, rank: int, start: str) -> _core.Recorder | None:
+        """Make the file.
+
+        Parameters
+        ----------
+        rank
+            The rank.
+        start
+            The engine's start (`start_mark`).
+
+        """
+        if self._path is None:
+            return None
+        ring_bytes = recordings.ring_bytes(max(1, self._num_bytes))
+        try:
+            return _core.Recorder(str(self._path), ring_bytes, f"rank {rank}\nstart {start}\n")
+        except ResourceError as error:
+            self.forgo(f"a dump will not have rank {rank}", str(error))
+            return None
+
+
+def start_mark(vllm_config: "VllmConfig") -> str:
+    """Return what the recordings of one start of an engine have in common."""
+    return hashlib.sha256(fingerprint.start_of(vllm_config).encode()).hexdigest()[:16]
 
 
 def _remove(path: "Path", pid: int) -> None:
@@ -86,7 +153,7 @@ def _remove(path: "Path", pid: int) -> None:
 class Recorded(Protocol):
     """Whoever has hooks that are recorded."""
 
-    _recorder: EngineRecorder
+    _recorder: OwnRecording
 
 
 _Args = ParamSpec("_Args")

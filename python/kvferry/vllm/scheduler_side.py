@@ -98,6 +98,7 @@ class SchedulerSide:
             **config.told_to(SCHEDULER),
             **self._recorder.options,
             model=vllm_config.model_config.model,
+            start=recorder.start_mark(vllm_config),
             **(shared.options if shared else {}),
             world_size=parallel.world_size,
             hash_tokens=sizes.hash_tokens,

@@ -12,7 +12,7 @@ from kvferry import _core
 from kvferry.config import WORKER, KvFerryConfig
 from kvferry.errors import ConfigError, Error, ProtocolError, ResourceError, TopologyError
 from kvferry.sizes import format_size
-from kvferry.vllm import fingerprint, kv_device, preflight, rank_tier, replicas, topology
+from kvferry.vllm import fingerprint, kv_device, preflight, rank_tier, recorder, replicas, topology
 from kvferry.vllm.layout import Fragment, fragments_of_groups, num_runs
 from kvferry.vllm.metadata import KvFerryMetadata, KvFerryWorkerMetadata
 from kvferry.vllm.ring_room import choose_ring
@@ -76,6 +76,8 @@ class WorkerSide:
         self._utilization = None if cache.kv_cache_memory_bytes else float(cache.gpu_memory_utilization)
         # The engine has not allocated its KV cache yet.
         self._profiled_bytes = kv_device.profiled_bytes()
+        self._recorder = recorder.RankRecorder(config.recorder_bytes)
+        self._start_mark = recorder.start_mark(vllm_config)
         self.engine: _core.WorkerEngine | None = None
         self._kv_caches: dict[str, torch.Tensor] = {}
         # Whether `pump` has anything to do. It is checked in every layer of every step.
@@ -132,6 +134,7 @@ class WorkerSide:
                 probe=self._probe_of(kv_caches, of_groups) if self._probe_of else 0,
                 staging_bytes=ring_bytes,
                 load_staging_bytes=self._load_ring_bytes,
+                recorder=self._recorder.begin(self._rank, self._start_mark),
             )
         except ResourceError as error:
             raise ResourceError(
@@ -166,7 +169,7 @@ class WorkerSide:
         self._pump = engine.pump
         self._save = engine.save
         self._take_report = engine.take_report
-        self.collect = engine.collect
+        self._collect = engine.collect
         self.hurry_stats = self._stats.hurry
         self._kv_caches = kv_caches
         # This runs even if the process ends without `close`, before Python and PyTorch shut the device down.
@@ -266,20 +269,28 @@ class WorkerSide:
             logger.warning("kvferry: rank %d: %s", self._rank, choice.warning)
         return choice.ring_bytes
 
+    @recorder.kept_on_error
     def bind(self, metadata: KvFerryMetadata) -> None:
         """Begin a step. Its loads wait for the work that the compute stream has now."""
         self._bind(metadata.plan, self._compute_stream())
         self.is_waiting = self._waits()
 
+    @recorder.kept_on_error
     def pump(self) -> None:
         """Gather the blocks for which earlier steps had no room, if there is room now."""
         self._pump(self._compute_stream())
         self.is_waiting = self._waits()
 
+    @recorder.kept_on_error
     def save(self) -> None:
         """Gather the blocks that this step stores, in the order of the compute stream. Does not wait."""
         self._save(self._compute_stream())
         self.is_waiting = self._waits()
+
+    @recorder.kept_on_error
+    def collect(self) -> list[str]:
+        """Take note of the transfers that have ended. Returns the requests whose load has failed."""
+        return self._collect()
 
     def take_metadata(self) -> KvFerryWorkerMetadata | None:
         """Take this rank's report; None if there is none."""
@@ -294,6 +305,7 @@ class WorkerSide:
         assert self.engine is not None
         return {**self.engine.stats(), **self.engine.arena_figures()}
 
+    @recorder.kept_on_error
     def close(self) -> None:
         """End: wait until no copy touches the KV cache, then release it; idempotent.
 
@@ -306,6 +318,7 @@ class WorkerSide:
         if self.engine is not None:
             self.engine.close()
             self._end.detach()
+        self._recorder.close()
 
 
 def _end(engine: _core.WorkerEngine, kv_caches: "Mapping[str, torch.Tensor]") -> None:

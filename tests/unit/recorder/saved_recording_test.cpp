@@ -7,9 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vector>
 
 namespace kvferry::recorder {
@@ -76,6 +78,46 @@ TEST(SavedRecordingTest, HasTheNewestEventsOfARingThatIsFull) {
     std::erase_if(all, [&](const Told& one) { return one.position < is.begin_position(); });
     EXPECT_EQ(told_by(is), all);
     EXPECT_FALSE(all.empty());
+  }
+}
+
+TEST(SavedRecordingTest, AFileCanHaveSeveral) {
+  const RecordingPath path;
+  std::vector<Recording> parts;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    Recorder recorder(Recorder::kMinRingBytes << i, {"1.2.3", 9, std::string(i * 1000, 'x')});
+    put_events(recorder, 1000 * i + 10);
+    parts.push_back(Recording::from_bytes(recorder.bytes()));
+  }
+  const std::vector<const Recording*> all{&parts[0], &parts[1], &parts[2]};
+  save(all, path.text);
+  EXPECT_EQ(told_by(Recording::from_file(path.text)), told_by(parts[0]));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const RecordingFile file(path.text, i);
+    EXPECT_EQ(file.has_next(), i < 2);
+    EXPECT_EQ(file.head().config, parts[i].head().config);
+    std::vector<Told> told = told_by(parts[i]);
+    const Recording is = file.read();
+    std::erase_if(told, [&](const Told& one) { return one.position < is.begin_position(); });
+    EXPECT_EQ(told_by(is), told);
+    EXPECT_FALSE(told.empty());
+  }
+  EXPECT_THROW(RecordingFile(path.text, 3), RecordingError);
+}
+
+TEST(SavedRecordingTest, APartThatWasCutIsRefusedAndTheOthersAreRead) {
+  const RecordingPath path;
+  Recorder recorder(Recorder::kMinRingBytes, kSavedBy);
+  put_events(recorder, 50);
+  const Recording one = Recording::from_bytes(recorder.bytes());
+  save(std::vector{&one, &one}, path.text);
+  struct ::stat info {};
+  ASSERT_EQ(::stat(path.text.c_str(), &info), 0);
+  for (const off_t less : {1, 5000, 60000}) {
+    ASSERT_EQ(::truncate(path.text.c_str(), info.st_size - less), 0);
+    EXPECT_EQ(told_by(RecordingFile(path.text).read()), told_by(one));
+    EXPECT_TRUE(RecordingFile(path.text).has_next());
+    EXPECT_THROW(RecordingFile(path.text, 1), RecordingError);
   }
 }
 

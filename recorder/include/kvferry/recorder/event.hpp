@@ -13,11 +13,12 @@ namespace kvferry::recorder {
 ///
 /// Inputs (is_input()) are the calls of a SchedulerEngine's functions, in their order. The events
 /// up to the next input belong to that call: the answers that it got from outside, and what it
-/// decided. An event's *number* is the request's (RequestId, its low 32 bits; 0: unknown to the
-/// scheduler side), unless the list below says otherwise. Below, a word has 64 bits; `a | b` are
-/// two halves of a word, the low one first. Pairs of 32-bit values lie in one word; the last half
-/// is 0 if their number is odd. Keys are BlockKey::mixed(), which says which block under which
-/// weights; times are nanoseconds of the steady clock.
+/// decided. A rank's recording has the plans that it got, and what it did. An event's *number* is
+/// the request's (RequestId, its low 32 bits; 0: unknown to the scheduler side), unless the list
+/// below says otherwise. Below, a word has 64 bits; `a | b` are two halves of a word, the low one
+/// first. Pairs of 32-bit values lie in one word; the last half is 0 if their number is odd. Keys
+/// are BlockKey::mixed(), which says which block under which weights; times are nanoseconds of the
+/// steady clock.
 enum class EventKind : std::uint8_t {
   kNone = 0,
 
@@ -129,7 +130,7 @@ enum class EventKind : std::uint8_t {
   kTold = 47,
   /// What a rank announced of an old incarnation, and the engine is not told. Number: the request.
   kStale = 48,
-  /// The call threw. Number: the exception's class (connector::ErrorClass). Words: its text, at
+  /// The call threw. Number: the exception's class (ErrorClass). Words: its text, at
   /// most kMaxText bytes, zero-padded. Flags: kTextWasCut.
   kThrew = 49,
   /// A broken invariant stopped the process. Words: as kThrew.
@@ -142,7 +143,28 @@ enum class EventKind : std::uint8_t {
   kMissing = 52,
   /// What was under way when the call threw. Number: the text's length in bytes. Words: the text
   /// (SchedulerEngine::books()), zero-padded.
-  kBooks = 53
+  kBooks = 53,
+
+  // ---- a rank ----
+
+  /// A rank got a plan. Number: the plan's sequence number. Word: time. The plan's orders follow,
+  /// as the scheduler side records them: kStore to kPlanned. If the rank refuses it, a kThrew
+  /// follows.
+  kBound = 54,
+  /// The forward pass has ended, and the step has stores that waited for it. Word: time.
+  kSaved = 55,
+  /// A store has got all that it will get of its blocks. Flags: kHasEnded if this rank copies none
+  /// of them. Words: transfer; how many of its first blocks need no more work of this rank | blocks
+  /// of the order.
+  kGathered = 56,
+  /// The rank saw that a transfer ended. Flags: Outcome, and kIsLoad. Number: damaged slots. Words:
+  /// time; transfer; nanoseconds until its first copy; nanoseconds that the device took; bytes;
+  /// then for each damaged slot slab class | slot.
+  kCopied = 57,
+  /// A report to the scheduler side. Number: its bytes. Word: time.
+  kReported = 58,
+  /// The engine took its KV cache away (number 1), or has given it back (number 0). Word: time.
+  kAsleep = 59
 };
 inline constexpr std::uint32_t kMaxKinds = 64;
 
@@ -162,6 +184,8 @@ enum Flags : std::uint8_t {
   kRestored = 1,    ///< kChunks; otherwise they are retired.
   kFailed = 1,      ///< kStoreEnded, kLoadBegun.
   kTextWasCut = 1,  ///< kThrew, kBroken.
+  kHasEnded = 1,    ///< kGathered.
+  kIsLoad = 4,      ///< kCopied.
 };
 
 /// Why a block is not stored, or not now (kSkipped).

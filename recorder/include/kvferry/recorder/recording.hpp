@@ -99,16 +99,19 @@ class Recording {
 /// invariant.
 [[nodiscard]] bool ends_with_error(const Recording& recording);
 
-/// An open file of a recording, which may be written meanwhile. One thread at a time.
+/// An open file of a recording, which may be written meanwhile. One thread at a time. A file that
+/// was saved can have several recordings: an engine's is part 0, those of its ranks follow.
 class RecordingFile {
  public:
   /// Throws RecordingError, and ResourceError if the file cannot be read.
-  explicit RecordingFile(const std::string& path);
+  explicit RecordingFile(const std::string& path, std::size_t part = 0);
   ~RecordingFile();
   RecordingFile(const RecordingFile&) = delete;
   RecordingFile& operator=(const RecordingFile&) = delete;
 
   [[nodiscard]] const RecordingHead& head() const { return head_; }
+  /// Whether the file has a part after this one.
+  [[nodiscard]] bool has_next() const;
   /// The events from position `from` on, which was the end of an earlier reading (0: the first
   /// one). If the result begins after `from`, the writer has overtaken the reader. Throws
   /// RecordingError.

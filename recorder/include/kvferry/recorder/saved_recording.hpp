@@ -3,6 +3,7 @@
 
 #include "kvferry/recorder/recording.hpp"
 
+#include <span>
 #include <string>
 
 namespace kvferry::recorder {
@@ -12,5 +13,7 @@ namespace kvferry::recorder {
 /// by byte would mix events of different times. Throws ConfigError for a path that is in use, and
 /// ResourceError if the file cannot be written; then there is none.
 void save(const Recording& recording, const std::string& path);
+/// Writes several recordings into one file, one behind the other (RecordingFile's parts).
+void save(std::span<const Recording* const> recordings, const std::string& path);
 
 }  // namespace kvferry::recorder

@@ -3,7 +3,7 @@
 
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
-#include "kvferry/connector/scheduler/recorded_error.hpp"
+#include "kvferry/recorder/recorded_error.hpp"
 
 #include "complaint.hpp"
 #include "edited_recording.hpp"

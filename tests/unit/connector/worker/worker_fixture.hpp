@@ -6,8 +6,10 @@
 #include "kvferry/connector/wire/step_report.hpp"
 #include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/gpu/host_link.hpp"
+#include "kvferry/recorder/recorder.hpp"
 
 #include "borrowed_device.hpp"
+#include "expect_rank_recording.hpp"
 #include "valve.hpp"
 
 #include <gtest/gtest.h>
@@ -34,6 +36,7 @@ class WorkerTest : public ::testing::Test {
   static constexpr std::uint32_t kNumBlocks = 32;
   static constexpr std::uint32_t kNumSlots = 64;
   static constexpr std::uint64_t kBlockBytes = 48 + 80;
+  static constexpr std::uint64_t kRingBytes = std::uint64_t{1} << 20U;
   static constexpr DomainId kDomain{5};
   static constexpr Owner kOwner{kDomain, RequestId(1), Generation(1)};
 
@@ -56,7 +59,10 @@ class WorkerTest : public ::testing::Test {
   };
 
   WorkerTest() { start({}); }
-  ~WorkerTest() override { valve_.open_all(); }
+  ~WorkerTest() override {
+    valve_.open_all();
+    expect_rank_recording(recorded());
+  }
 
   void start(const Setup& setup) {
     valve_.open_all();
@@ -78,6 +84,9 @@ class WorkerTest : public ::testing::Test {
     options.transfer.piece_bytes = setup.piece_blocks * kBlockBytes;
     options.transfer.max_in_flight_bytes = setup.in_flight_blocks * kBlockBytes;
     options.transfer_timeout = setup.transfer_timeout;
+    recorder_ = std::make_shared<recorder::Recorder>(
+        kRingBytes, recorder::RecordedBy{"1.0", kWireVersion, "rank 1\n"});
+    options.recorder = recorder_;
     device_ = gpu::make_host_device(
         {}, [held = shared_](const gpu::OperationInfo& info) { return held->valve.pass(info); });
     std::unique_ptr<gpu::Device> borrowed;
@@ -191,6 +200,9 @@ class WorkerTest : public ::testing::Test {
       EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
     }
   }
+  [[nodiscard]] recorder::Recording recorded() const {
+    return recorder::Recording::from_bytes(recorder_->bytes());
+  }
   static void await(const std::function<bool()>& condition) {
     const auto start = std::chrono::steady_clock::now();
     while (!condition()) {
@@ -211,6 +223,7 @@ class WorkerTest : public ::testing::Test {
   std::vector<std::string> announced_;
   StepReport report_;
   std::unique_ptr<gpu::Device> device_;
+  std::shared_ptr<recorder::Recorder> recorder_;
   std::unique_ptr<WorkerEngine> engine_;
 };
 

@@ -7,6 +7,7 @@
 #include "kvferry/cpu_tier/peers/shared_tier.hpp"
 #include "kvferry/gpu/block_geometry.hpp"
 #include "kvferry/gpu/device.hpp"
+#include "kvferry/recorder/recorder.hpp"
 #include "kvferry/transfer/transfer_engine.hpp"
 
 #include <chrono>
@@ -59,6 +60,8 @@ struct WorkerOptions {
   /// stops with an error that names the transfer, because it cannot report a copy that does not
   /// end. Neither copies in the queue nor a stop of the process count (TransferEngine::overdue()).
   std::chrono::nanoseconds transfer_timeout = std::chrono::seconds(300);
+  /// Records what the rank is told and does. Null: nothing is recorded. Nobody else writes to it.
+  std::shared_ptr<recorder::Recorder> recorder = nullptr;
 };
 
 /// How long a successful transfer took.
@@ -175,6 +178,7 @@ class WorkerEngine {
  private:
   class Impl;
   void gather_waiting(std::uintptr_t compute_stream);
+  void gather_ready(std::uintptr_t compute_stream);
   /// Empties `waiting_`.
   void finish_stores();
 
