@@ -12,6 +12,9 @@ from typing import Any
 
 from kvferry.story import Fate
 
+# Perfetto takes a thread with its process's number for the main thread.
+_ROWS_OF_A_PROCESS = 1000
+
 UNDER_WAY = Fate.UNDER_WAY.value
 """How a span ended that has not."""
 
@@ -65,8 +68,8 @@ class Track:
             row = heapq.heappop(self._free)
         else:
             self._num_rows += 1
-            row = self._num_rows
-            yield _label("thread_name", self._process, row, {"name": f"{row}"})
+            row = self._row(self._num_rows)
+            yield _label("thread_name", self._process, row, {"name": f"{self._num_rows}"})
             yield _label("thread_sort_index", self._process, row, {"sort_index": row})
         self.open[number] = Span(name, row, at_ns, args, stage, at_ns)
 
@@ -89,7 +92,10 @@ class Track:
     def mark(self, name: str, at_ns: int, args: dict[str, Any]) -> Traced:
         """Return a mark that is seen in all rows of all processes."""
         at = (at_ns - self._steady_ns) / 1e3
-        return {"name": name, "ph": "i", "s": "g", "pid": self._process, "tid": 1, "ts": at, "args": args}
+        return {"name": name, "ph": "i", "s": "g", "pid": self._process, "tid": self._row(1), "ts": at, "args": args}
+
+    def _row(self, number: int) -> int:
+        return self._process * _ROWS_OF_A_PROCESS + number
 
     def _span(self, name: str, row: int, begun_ns: int, ended_ns: int, args: dict[str, Any]) -> Traced:
         return {
