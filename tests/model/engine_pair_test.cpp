@@ -32,6 +32,7 @@ ToyTotals run(std::uint64_t seed, int steps, const std::function<bool()>& failed
     run_steps(steps);
   }
   if (!failed()) engine.drain();
+  if (!failed()) engine.expect_ranks_recorded();
   if (!failed()) expect_replay(engine.recorder());
   return engine.totals();
 }

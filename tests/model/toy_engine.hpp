@@ -49,6 +49,9 @@ class ToyEngine {
   void lose_a_rank();
   /// No new requests; ends when nothing is left anywhere, and checks that.
   void drain();
+  /// To be called after drain(): each rank has recorded the plans that the others have, and an end
+  /// of everything in them.
+  void expect_ranks_recorded() const;
   [[nodiscard]] ToyTotals totals() const;
 
  private:

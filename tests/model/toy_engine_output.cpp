@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvferry/connector/wire/step_report.hpp"
 
+#include "expect_rank_recording.hpp"
 #include "toy_engine.hpp"
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 /// What comes back from a step, and the end.
 namespace kvferry::connector {
@@ -297,6 +299,19 @@ void ToyEngine::drain() {
     EXPECT_TRUE(rank->engine().collect().empty());
     EXPECT_TRUE(rank->engine().take_report().empty());
   }
+}
+
+void ToyEngine::expect_ranks_recorded() const {
+  std::vector<RankRecording> of_ranks;
+  for (const auto& rank : ranks_) {
+    const recorder::Recording recording = rank->recorded();
+    of_ranks.push_back(expect_rank_recording(recording));
+    const RankRecording& found = of_ranks.back();
+    if (!recording.is_whole()) return;
+    EXPECT_EQ(found.ends.size(), found.stores.size() + found.loads.size()) << "not all have ended";
+  }
+  EXPECT_EQ(of_ranks[0].stores, of_ranks[1].stores);
+  EXPECT_EQ(of_ranks[0].loads, of_ranks[1].loads);
 }
 
 ToyTotals ToyEngine::totals() const {

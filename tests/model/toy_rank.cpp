@@ -2,6 +2,7 @@
 #include "toy_rank.hpp"
 
 #include "kvferry/base/mixed_bits.hpp"
+#include "kvferry/connector/wire/step_plan.hpp"
 
 #include "borrowed_device.hpp"
 #include "failing_device.hpp"
@@ -38,6 +39,8 @@ std::unique_ptr<gpu::Device> make_device(const ToyRankOptions& options) {
   return gpu::make_host_device(options.link, dawdling_scatters(options.link.seed));
 }
 
+constexpr std::uint64_t kRingBytes = std::uint64_t{1} << 22U;
+
 }  // namespace
 
 ToyRank::ToyRank(const ToyRankOptions& options)
@@ -47,7 +50,10 @@ ToyRank::ToyRank(const ToyRankOptions& options)
       memory_(device_->allocate(std::size_t{num_blocks_} * (2 * kBlockTokens + 1) * 8)),
       access_(std::make_unique<gpu::DeviceAccess>(*device_, device_->view_stream(0))) {
   access_->fill(memory_->address(), 0, memory_->size_bytes());
+  recorder_ = std::make_shared<recorder::Recorder>(
+      kRingBytes, recorder::RecordedBy{"test", kWireVersion, "rank\n"});
   WorkerOptions worker;
+  worker.recorder = recorder_;
   worker.rank = RankId(options.rank);
   worker.world_size = 2;
   worker.num_chunks = options.num_chunks;

@@ -3,6 +3,8 @@
 
 #include "kvferry/connector/worker/worker_engine.hpp"
 #include "kvferry/gpu/host_link.hpp"
+#include "kvferry/recorder/recorder.hpp"
+#include "kvferry/recorder/recording.hpp"
 
 #include "device_access.hpp"
 
@@ -61,6 +63,9 @@ class ToyRank {
     seen_.clear();
     return *engine_;
   }
+  [[nodiscard]] recorder::Recording recorded() const {
+    return recorder::Recording::from_bytes(recorder_->bytes());
+  }
   /// Of a block of that slab class.
   void write(std::uint32_t block, std::uint32_t token, std::uint64_t kv, SlabClassId slab_class);
   [[nodiscard]] bool holds(std::uint32_t block, std::uint32_t token, std::uint64_t kv,
@@ -91,6 +96,7 @@ class ToyRank {
   std::unique_ptr<gpu::DeviceAccess> access_;
   /// Blocks as read since the last write or word of the engine.
   std::map<std::uint32_t, Block> seen_;
+  std::shared_ptr<recorder::Recorder> recorder_;
   std::unique_ptr<WorkerEngine> engine_;
 };
 
