@@ -66,6 +66,7 @@ injections() {
 mutants() {
   KVFERRY_NUM_MUTANTS=200 build/host-asan/tests/mutants/mutant_test
   KVFERRY_SOAK_SECONDS=$((minutes * 30)) build/host-asan/tests/model/simulation_test
+  KVFERRY_SOAK_SECONDS=$((minutes * 30)) build/host-asan/tests/model/peers_simulation_test
 }
 
 lives() {

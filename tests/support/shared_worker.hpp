@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -34,7 +35,9 @@ class SharedWorker {
                         .name_space = 1,
                         .grace = std::chrono::milliseconds(1)}),
         keeper_(instance_.all(), instance_.directory()),
-        random_(static_cast<unsigned>(number)) {}
+        random_(static_cast<unsigned>(number)) {
+    keeper_.start();
+  }
 
   void step() {
     const std::uint64_t what = draw(100);
@@ -80,16 +83,28 @@ class SharedWorker {
       instance_.tier().release(instance_.tier().abort(std::move(slots)));
     }
   }
-  void load() {
+  /// What a lookup has found.
+  struct Found {
+    std::uint64_t first = 0;
+    PrefixHit hit;
+  };
+  [[nodiscard]] Found look_up() {
     const std::uint64_t first = draw(kNumKeys);
+    return {first, instance_.tier().lookup_prefix(keys(first, 1 + draw(6)))};
+  }
+  void load() {
     instance_.all().hold_still();
-    const PrefixHit hit = instance_.tier().lookup_prefix(keys(first, 1 + draw(6)));
-    auto leased = instance_.tier().lease(hit, hit.size());
-    all_right_ = all_right_ && leased.ok();
+    // A request that has waited has its hit from before, which may have ended.
+    const bool has_waited = waiting_ && draw(3) == 0;
+    const Found found = has_waited ? *std::exchange(waiting_, std::nullopt) : look_up();
+    if (!has_waited && draw(8) == 0) waiting_ = found;
+    auto leased = instance_.tier().lease(found.hit, found.hit.size());
+    all_right_ = all_right_ && (leased.ok() || has_waited);
     if (!leased.ok()) return;
     Lease lease = std::move(leased).value();
     for (std::size_t i = 0; i < lease.size(); ++i) {
-      all_right_ = all_right_ && SharedTierRig::is_right(bytes_of(lease.slots()[i]), first + i);
+      const SharedTierRig::Slot& bytes = bytes_of(lease.slots()[i]);
+      all_right_ = all_right_ && SharedTierRig::is_right(bytes, found.first + i);
       ++num_read_;
     }
     if (draw(20) == 0) instance_.tier().forget(lease);
@@ -116,6 +131,7 @@ class SharedWorker {
   Instance instance_;
   TierKeeper keeper_;
   std::minstd_rand random_;
+  std::optional<Found> waiting_;
   std::uint64_t num_stored_ = 0;
   std::uint64_t num_read_ = 0;
   bool all_right_ = true;

@@ -58,7 +58,10 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
     loads.set_journal(&decisions);
   }
   take_weights(options.weights);
-  if (options.shared_tier != nullptr) keeper.emplace(*tier, *options.shared_tier);
+  if (options.shared_tier != nullptr) {
+    keeper.emplace(*tier, *options.shared_tier);
+    if (options.keeper_place == KeeperPlace::kThread) keeper->start();
+  }
 }
 
 void SchedulerEngine::Parts::take_weights(WeightsId now) {
@@ -156,8 +159,12 @@ void SchedulerEngine::Parts::drop_added(TableUpdate update, GroupBlocks blocks,
   }
 }
 
+void SchedulerEngine::Parts::keep_in_step() {
+  if (keeper && options.keeper_place == KeeperPlace::kSteps) keeper->keep(now());
+}
+
 bool SchedulerEngine::Parts::may_wait_for_ranks() {
-  const auto now = options.clock ? options.clock() : std::chrono::steady_clock::now();
+  const auto now = this->now();
   if (!first_asked) first_asked = now;
   return now - *first_asked < options.max_load_wait;
 }

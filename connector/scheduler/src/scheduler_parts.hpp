@@ -91,6 +91,11 @@ struct SchedulerEngine::Parts {
   /// do that in the first step, which needs no token. So a request may be asked again after it, for
   /// `max_load_wait`.
   [[nodiscard]] bool may_wait_for_ranks();
+  [[nodiscard]] std::chrono::steady_clock::time_point now() const {
+    return options.clock ? options.clock() : std::chrono::steady_clock::now();
+  }
+  /// The keeper's work, if it has no thread.
+  void keep_in_step();
   /// Gives the tier the slots that are ready on every rank.
   void grow_tier();
   /// The reports that are meant for this engine. Throws as fold() does; then nothing has changed.

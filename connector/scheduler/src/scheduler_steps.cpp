@@ -88,6 +88,7 @@ std::string SchedulerEngine::finish_plan() try {
   parts_->resizer.plan(plan);
   parts_->loaded.on_plan();
   parts_->end_step();
+  parts_->keep_in_step();
   parts_->decisions.moved(*parts_->tier);
   parts_->decisions.planned(plan);
   parts_->dcheck_consistent();

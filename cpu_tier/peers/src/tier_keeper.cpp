@@ -13,27 +13,29 @@ namespace {
 constexpr auto kPeriod = std::chrono::milliseconds(100);
 /// Once in this many periods it looks for dead instances, which asks the kernel about the lock of
 /// every other instance.
-constexpr int kSweepPeriods = 10;
+constexpr std::uint32_t kSweepPeriods = 10;
 
 }  // namespace
 
-TierKeeper::TierKeeper(Tier& tier, TierDirectory& directory)
-    : tier_(tier),
-      directory_(directory),
-      thread_([this](const std::stop_token& stop) { keep(stop); }) {}
+void TierKeeper::start() {
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
 
-void TierKeeper::keep(const std::stop_token& stop) {
+void TierKeeper::keep(std::chrono::steady_clock::time_point now) {
+  tier_.tend(now);
+  if (num_periods_++ % kSweepPeriods != 0) return;
+  try {
+    static_cast<void>(directory_.sweep());
+  } catch (const ResourceError&) {
+    // The process has no descriptor left, so this waits for the next period.
+  }
+}
+
+void TierKeeper::run(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any wake;
-  for (int period = 0; !stop.stop_requested(); ++period) {
-    tier_.tend(std::chrono::steady_clock::now());
-    if (period % kSweepPeriods == 0) {
-      try {
-        static_cast<void>(directory_.sweep());
-      } catch (const ResourceError&) {
-        // The process has no descriptor left, so this waits for the next period.
-      }
-    }
+  while (!stop.stop_requested()) {
+    keep(std::chrono::steady_clock::now());
     std::unique_lock lock(mutex);
     wake.wait_for(lock, stop, kPeriod, [] { return false; });
   }

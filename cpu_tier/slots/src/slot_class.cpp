@@ -100,6 +100,7 @@ std::size_t SlotClass::evict(std::span<SlotId> victims) {
     }
     const std::size_t num_unused = peers_->refill_unused(coldest);
     for (const SlotId used : coldest.subspan(num_unused)) table_.make_evictable(used);
+    mark_promised(coldest.subspan(num_unused));
     const std::span<const SlotId> evicted = coldest.first(num_unused);
     if (policy_.wants_evicted()) {
       for (const SlotId slot : evicted) {

@@ -58,10 +58,10 @@ bool SlotClass::remove(SlotRange range) {
 }
 
 bool SlotClass::adopt(SlotRange range) {
-  if (!peers_->let_go(range)) {
-    ++eviction_epoch_;  // For the guests that were released before it.
-    return false;
-  }
+  // Guests among the slots are released. If their owner has forgotten one meanwhile, it can have
+  // another content from now on, so hits that have it end here.
+  ++eviction_epoch_;
+  if (!peers_->let_go(range)) return false;
   table_.add(range);
   // It goes from the last to the first: as far as prefixes lie in order, they leave from their
   // tails.
@@ -77,7 +77,7 @@ bool SlotClass::adopt(SlotRange range) {
       SlotId present = BlockIndex::kNoSlot;
       if (keys[i]) {
         index_.find({&*keys[i], 1}, {&present, 1});
-        if (peers_->hide({&present, 1})) ++eviction_epoch_;
+        static_cast<void>(peers_->hide({&present, 1}));
       }
       if (!keys[i] || present != BlockIndex::kNoSlot) {
         unused[num_unused++] = slot;

@@ -22,7 +22,8 @@ namespace kvferry::connector {
 /// in any order, fail, stall and die.
 class RandomLife : public SchedulerTest {
  protected:
-  static constexpr std::uint32_t kSlots = 24;
+  std::uint32_t num_chunks_ = 24;
+  std::vector<VirtualRank> ranks_;
 
   void SetUp() override { begin_life(); }
 
@@ -40,8 +41,8 @@ class RandomLife : public SchedulerTest {
     for (std::uint32_t block = kNumBlocks - 1; block > 0; --block) free_.push_back(block);
     tier_options_ = {};
     max_load_wait_ = std::chrono::milliseconds(20);
-    restart(kSlots);
-    register_ranks({.num_slots = kSlots, .ring_blocks = 8, .max_slots = kSlots});
+    restart(num_chunks_);
+    register_ranks({.num_slots = num_chunks_, .ring_blocks = 8, .max_slots = num_chunks_});
   }
 
   void live(int num_steps) {
@@ -51,6 +52,12 @@ class RandomLife : public SchedulerTest {
   void kill_a_rank() { ranks_[below(2)].die(); }
   /// Every request ends, and every rank ends its work.
   void drain() {
+    end_all();
+    const SchedulerSnapshot now = engine_->snapshot();
+    EXPECT_EQ(now.tier.num_free + now.tier.num_evictable, now.tier.num_slots);
+  }
+  /// The same; in a shared tier, others have slots too.
+  void end_all() {
     for (VirtualRank& rank : ranks_) rank.hurry();
     while (!living_.empty()) finish(living_.begin()->first);
     for (int i = 0; i < kMostDraining && engine_->is_busy(); ++i) run_ranks();
@@ -59,7 +66,6 @@ class RandomLife : public SchedulerTest {
     EXPECT_EQ(told_in_vain_, std::set<std::string>());
     const SchedulerSnapshot now = engine_->snapshot();
     EXPECT_EQ(now.num_requests + now.num_tombstones, 0U);
-    EXPECT_EQ(now.tier.num_free + now.tier.num_evictable, now.tier.num_slots);
   }
 
  private:
@@ -150,7 +156,7 @@ class RandomLife : public SchedulerTest {
     if (living_.size() < 7) arrive_one();
     if (below(60) == 0) engine_->reset_cache();
     if (below(90) == 0) engine_->change_weights(WeightsId(below(3)), OldBlocks(below(2)));
-    if (below(50) == 0) engine_->resize(kSlots - below(3));
+    if (below(50) == 0 && shared_tier_ == nullptr) engine_->resize(num_chunks_ - below(3));
     if (below(30) == 0) engine_->on_finished("a request that never was");
     if (below(40) == 0) engine_->on_blocks_invalid(blocks_of({1 + below(kNumBlocks - 1)}));
     end_some();
@@ -223,8 +229,7 @@ class RandomLife : public SchedulerTest {
   std::vector<std::vector<std::uint32_t>> limbo_;  ///< Blocks of loads that were aborted.
   std::set<std::string> waiting_;                  ///< Ids whose load the engine waits for.
   std::set<std::string> told_in_vain_;             ///< Ids whose load nothing waited for.
-  std::vector<VirtualRank> ranks_;
-  std::vector<std::vector<StepReport>> outputs_;  ///< Of steps, not folded yet.
+  std::vector<std::vector<StepReport>> outputs_;   ///< Of steps, not folded yet.
   std::map<TransferId, std::string> notices_;
 };
 

@@ -68,6 +68,7 @@ class SchedulerTest : public ::testing::Test {
     options.classes = classes_;
     options.max_chunks = max_slots;
     options.shared_tier = shared_tier_;
+    options.keeper_place = keeper_place_;
     options.tier = tier_options_;
     options.groups = groups_;
     options.retention = retention_;
@@ -197,6 +198,7 @@ class SchedulerTest : public ::testing::Test {
   std::vector<KvGroup> groups_{KvGroup{}};  ///< Of the next restart(), as the classes.
   std::vector<SlabClass> classes_{{1, {100, 200}}};
   cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.
+  KeeperPlace keeper_place_ = KeeperPlace::kThread;
   FakePool pool_;
   std::string recording_path_;  ///< Of the next engine; empty: it records in memory.
   std::unique_ptr<recorder::Recorder> recorder_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiers of several instances over one shared memory: chunks that are left, adopted and given up.
 #include "kvferry/cpu_tier/slots/tier.hpp"
+#include "kvferry/cpu_tier/slots/tier_promises.hpp"
 
 #include "other_process.hpp"
 #include "shared_instance.hpp"
@@ -77,6 +78,33 @@ TEST_F(TierPeersTest, AChunkIsNotAdoptedWhileItsGuestsAreLeased) {
   EXPECT_EQ(b.num_chunks(), 0U);
   b.tier().release(std::move(lease));
   EXPECT_EQ(b.store(100, 1).size(), 1U);
+}
+
+TEST_F(TierPeersTest, AHitEndsWhenAChunkWithItsGuestsIsAdopted) {
+  auto a = std::make_unique<Instance>(rig_, "a");
+  a->store(0, 16);
+  Instance b(rig_, "b");
+  const PrefixHit hit = b.all().lookup_prefix(Instance::kOnly, keys(0, 4));
+  ASSERT_EQ(hit.size(), 4U);
+  // It is forgotten while it is read elsewhere, so its slots are free when they are released.
+  a->all().forget_all();
+  a.reset();
+  b.store(100, 12);
+  EXPECT_EQ(b.snapshot().num_evicted_total, 0U);
+  EXPECT_FALSE(b.all().lease(hit, 4).ok());
+}
+
+TEST_F(TierPeersTest, APromisedBlockThatAPeerReadsWhenItsTurnComesStaysPromised) {
+  Instance a(rig_, "a");
+  TierPromises promises(a.all());
+  a.store(0, 16);
+  promises.promise(Instance::kOnly, keys(15, 1));
+  Instance b(rig_, "b");
+  Lease lease = b.lease(15, 1);
+  a.store(100, 15);
+  EXPECT_EQ(a.num_readable(15, 1), 1U);
+  a.all().check_invariants();
+  b.tier().release(std::move(lease));
 }
 
 TEST_F(TierPeersTest, ChunksOfAnotherNameSpaceAreClearedUnlessTheyAreRead) {

@@ -70,6 +70,12 @@ enum class StoredPart : std::uint8_t {
   kPrompt  ///< Only what the client has sent (StepTokens::num_prompt), not what was decoded.
 };
 
+/// Where the keeper of a shared tier works (cpu_tier/peers/tier_keeper.hpp).
+enum class KeeperPlace : std::uint8_t {
+  kThread,
+  kSteps  ///< In finish_plan(), by the clock of the options: for simulations.
+};
+
 /// The options of the scheduler side. Every rank's first report is compared with them (G8).
 struct SchedulerOptions {
   DomainId domain;
@@ -88,6 +94,7 @@ struct SchedulerOptions {
   /// The tier that engine instances share, with this many chunks; it outlives the engine. Null: the
   /// tier is this engine's own.
   cpu_tier::TierDirectory* shared_tier = nullptr;
+  KeeperPlace keeper_place = KeeperPlace::kThread;
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
   std::vector<KvGroup> groups{KvGroup{}};

@@ -5,22 +5,30 @@
 #include "kvferry/cpu_tier/slots/tier.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace kvferry::cpu_tier {
 
-/// A thread for the work on a shared tier that cannot wait for this instance's next step, which
-/// might never come: it cleans up after instances that are gone, and gives up chunks that other
-/// instances should have. The destructor ends the thread. Both arguments outlive it.
+/// Does the work on a shared tier that cannot wait for this instance's next step, which might never
+/// come: it cleans up after instances that are gone, and gives up chunks that other instances
+/// should have. Both arguments outlive it.
 class TierKeeper {
  public:
-  TierKeeper(Tier& tier, TierDirectory& directory);
+  TierKeeper(Tier& tier, TierDirectory& directory) : tier_(tier), directory_(directory) {}
+
+  /// From now on a thread does the work, until the destructor ends it.
+  void start();
+  /// One period's work, for a caller that has no thread do it: a simulation, which a thread would
+  /// make different each time. One thread at a time.
+  void keep(std::chrono::steady_clock::time_point now);
 
  private:
-  void keep(const std::stop_token& stop);
+  void run(const std::stop_token& stop);
 
   Tier& tier_;
   TierDirectory& directory_;
+  std::uint32_t num_periods_ = 0;
   std::jthread thread_;
 };
 
