@@ -5,6 +5,7 @@
 // replayed, so a failed life is played again by its seed.
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
 
+#include "other_process.hpp"
 #include "random_life.hpp"
 #include "seeded_runs.hpp"
 #include "shared_tier_rig.hpp"
@@ -20,9 +21,11 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
+#include <sys/mman.h>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
@@ -251,14 +254,22 @@ class Node {
 };
 
 TEST(PeersSimulation, EveryLoadFindsItsBlocksWhoeverEndsOrDies) {
-  Totals totals;
+  void* const memory =
+      ::mmap(nullptr, sizeof(Totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Totals& totals = *new (memory) Totals;
   SeededRuns runs;
   runs.num_seeds = 12;
   runs.steps_per_seed = 600;
   runs.run = [&totals](std::uint64_t seed, int steps, const std::function<bool()>& failed) {
-    Node node(seed, totals);
-    for (int i = 0; i < steps && !failed(); ++i) node.step();
-    if (!failed()) node.end();
+    // What killed engines leave in a process goes with it.
+    const int status = in_a_process([&] {
+      Node node(seed, totals);
+      for (int i = 0; i < steps && !failed(); ++i) node.step();
+      if (!failed()) node.end();
+      return failed() ? 1 : 0;
+    });
+    EXPECT_EQ(status, 0) << "of the process of seed " << seed;
   };
   runs.num_steps_done = [&totals] { return totals.num_steps; };
   runs.has_seen_everything = [&totals] { return totals.all_happened(); };
