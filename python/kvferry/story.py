@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from kvferry import _core
 from kvferry.block_history import FAILED, NOT_STORED, SKIPS, Histories, Reason, halves
 from kvferry.errors import ConfigError
+from kvferry.rank_loads import RankLoad, loads_of
 from kvferry.recordings import configured_number, named, wall_s
 
 # Flags and layouts of events: recorder/event.hpp.
@@ -104,6 +105,8 @@ class Load:
         When the engine was told of a failed load, which the ranks announce first. It is told of others as they end.
     fate
         How it ended.
+    ranks
+        The same on each rank whose recording is there.
 
     """
 
@@ -114,6 +117,7 @@ class Load:
     ended_ns: int | None
     told_ns: int | None
     fate: Fate
+    ranks: tuple[RankLoad, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +161,13 @@ class Story:
 class Stories:
     """Reads stories from a recording: a copy of its events, taken once.
 
+    Parameters
+    ----------
+    file
+        The engine's recording.
+    ranks
+        Those of its ranks, as far as they are there.
+
     Raises
     ------
     RecordingError
@@ -166,8 +177,9 @@ class Stories:
 
     """
 
-    def __init__(self, file: _core.RecordingFile) -> None:
+    def __init__(self, file: _core.RecordingFile, ranks: Iterable[_core.RecordingFile] = ()) -> None:
         self.file = file
+        self._rank_loads = loads_of(ranks)
         self._events = file.read()
         config = named(file.config)
         self._hash_tokens = configured_number(config, "hash_tokens", 1)
@@ -341,6 +353,7 @@ class Stories:
                 ended_ns=self._time_of(ended) if ended else None,
                 told_ns=self._time_of(told) if told else None,
                 fate=FATES[ended.flags] if ended else Fate.UNDER_WAY,
+                ranks=self._rank_loads.get(transfer, ()),
             )
 
     def _time_of(self, event: _core.RecordedEvent) -> int:

@@ -12,7 +12,7 @@ from harness import ToyEngine, expected_tokens
 from kvferry import _core, recordings
 from kvferry.cli.app import app
 from kvferry.errors import Error
-from kvferry.story import Fate
+from kvferry.story import Fate, Stories
 from kvferry.vllm.metadata import KvFerryMetadata
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import PROMPTS, Make, store_all
@@ -102,6 +102,20 @@ def test_a_rank_of_a_random_life_records_every_plan_and_every_end(
         assert shown.times(span)[1] == event.words[0]
         assert span["args"]["ended"] == ["done", "failed", "cancelled"][event.flags & 3]
         assert span["args"]["bytes"] == event.words[4]
+    stories = Stories(_core.RecordingFile(str(path_of(engine))), recordings.ranks_of(path_of(engine)))
+    loads = {load.transfer: load for number, _ in stories.requests() for load in stories.of(number).loads}
+    for transfer, load in loads.items():
+        [of_rank] = load.ranks or [None]
+        # What no plan had is on no rank.
+        assert (of_rank is None) == (transfer not in ordered)
+        if of_rank is None:
+            continue
+        assert load.planned_ns is not None
+        assert load.planned_ns <= of_rank.got_ns
+        if (event := copied.get(transfer)) is not None:
+            assert of_rank.ended_ns == event.words[0]
+            assert of_rank.queued_ns == (event.words[2] if event.words[3] else None)
+            assert load.ended_ns is None or of_rank.ended_ns <= load.ended_ns
     under_way = {transfer for transfer, span in spans.items() if span["args"]["ended"] == Fate.UNDER_WAY.value}
     assert under_way == ordered - set(ends)
 

@@ -4,6 +4,7 @@
 import dataclasses
 import enum
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from kvferry import _core, recordings, timeline
 from kvferry.errors import ConfigError, ResourceError
+from kvferry.rank_loads import RankLoad
 from kvferry.story import Fate, Load, Lookup, Missing, Stories, Story
 
 _Engine = Annotated[int | None, typer.Option("--engine", help="The engine's process id, if there are several engines.")]
@@ -27,7 +29,7 @@ def why(
 ) -> None:
     """Say what the tier did for a request: what was found, why not more, and how long each step of a load took."""
     found = _chosen(engine, file)
-    stories = Stories(_core.RecordingFile(str(found.path)))
+    stories = Stories(_core.RecordingFile(str(found.path)), recordings.ranks_of(found.path))
     told = [stories.of(number) for number in stories.find(request)]
     if as_json:
         print(json.dumps([dataclasses.asdict(one) for one in told], default=_plain, indent=2))
@@ -141,6 +143,18 @@ def _of_load(load: Load) -> Iterator[str]:
     known = [f"{text} {_span(to - since)}" for text, since, to in stages if since is not None and to is not None]
     if known:
         yield ", ".join(known)
+    # The one that the others waited for says enough.
+    last = max(load.ranks, key=lambda one: one.ended_ns or sys.maxsize, default=None)
+    if last is not None:
+        yield _of_rank(last, len(load.ranks))
+
+
+def _of_rank(load: RankLoad, num_ranks: int) -> str:
+    name = f"rank {load.rank}" if num_ranks == 1 else f"rank {load.rank}, the last of {num_ranks},"
+    queued = f"; its first copy began after {_span(load.queued_ns)}" if load.queued_ns is not None else ""
+    if load.ended_ns is None:
+        return f"{name} has not seen its end"
+    return f"{name} saw its end {_span(load.ended_ns - load.got_ns)} after it got the plan{queued}"
 
 
 def _of_stores(story: Story) -> Iterator[str]:
