@@ -177,7 +177,9 @@ class WorkerEngine {
 
  private:
   class Impl;
+  /// gather_ready() as a call of its own, which is recorded.
   void gather_waiting(std::uintptr_t compute_stream);
+  /// Gathers what waits and is ready, as far as the ring has room.
   void gather_ready(std::uintptr_t compute_stream);
   /// Empties `waiting_`.
   void finish_stores();
