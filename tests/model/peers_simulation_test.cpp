@@ -41,14 +41,14 @@ using std::chrono::milliseconds;
 using TimePoint = std::chrono::steady_clock::time_point;
 
 constexpr std::uint32_t kNumRanks = 2;
-constexpr std::uint32_t kNumChunks = 10;
+constexpr std::uint32_t kNumChunks = 8;
 constexpr std::uint32_t kChunkSlots = 4;
 constexpr cpu_tier::TierShape kShape{.num_chunks = kNumChunks,
                                      .chunk_bytes = cpu_tier::kTierPageBytes,
                                      .max_chunk_slots = kChunkSlots,
                                      .num_ranks = kNumRanks};
 /// How long a device writes at most when its process is dead.
-constexpr milliseconds kGrace{40};
+constexpr milliseconds kGrace{400};
 
 /// This process's descriptors of a file.
 std::set<int> descriptors_of(const std::filesystem::path& file) {
@@ -160,7 +160,7 @@ class Node {
       return;
     }
     const std::size_t who = below(lives_.size());
-    if (one_in(120)) return lose(who, below(2) == 0);
+    if (one_in(80)) return lose(who, below(2) == 0);
     // All others stand still: the time of a stopped process passes, too.
     if (one_in(100)) now_ += milliseconds(below(200));
     lives_[who]->play(now_, static_cast<int>(1 + below(6)));
@@ -259,7 +259,7 @@ TEST(PeersSimulation, EveryLoadFindsItsBlocksWhoeverEndsOrDies) {
   ASSERT_NE(memory, MAP_FAILED);
   Totals& totals = *new (memory) Totals;
   SeededRuns runs;
-  runs.num_seeds = 12;
+  runs.num_seeds = 6;
   runs.steps_per_seed = 600;
   runs.run = [&totals](std::uint64_t seed, int steps, const std::function<bool()>& failed) {
     // What killed engines leave in a process goes with it.
