@@ -99,6 +99,12 @@ def find(directory: str | None = None) -> list[Found]:
     return sorted(found, key=lambda each: (not each.is_alive, -each.began))
 
 
+def was_killed(start: str, directory: str | None = None) -> bool:
+    """Whether an engine has left its recording here, by the start that its ranks' recordings name."""
+    folder = Path(directory or DIRECTORY)
+    return any(one.start == start and not one.is_alive for one in find(directory) if one.path.parent == folder)
+
+
 def look_at(path: Path) -> Found:
     """Say what is known of a recording, of any user: a dump is sent from one machine to another.
 

@@ -14,6 +14,7 @@ from kvferry.cli.app import app
 from kvferry.errors import Error
 from kvferry.story import Fate, Stories
 from kvferry.vllm.metadata import KvFerryMetadata
+from kvferry.vllm.recorder import RankRecorder
 from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import PROMPTS, Make, store_all
 from seeds import seed_range
@@ -229,6 +230,25 @@ def test_what_killed_ranks_left_is_collected_with_their_engine(own_dumps: Path) 
     assert not any(path.exists() for path in [engine_path, *own])
     ranks = recordings.ranks_of(dumped)
     assert [recordings.named(one.config)["rank"] for one in ranks] == ["0", "1"]
+
+
+def test_ranks_of_a_killed_engine_leave_their_recordings_when_they_end(own_dumps: Path) -> None:
+    engine_path = recordings.new_path()
+    engine = _core.SchedulerEngine(
+        **SCHEDULER_OPTIONS, start="three", recorder_path=str(engine_path), recorder_ring_bytes=1 << 16
+    )
+    ranks = [RankRecorder(1 << 20, rank, "three") for rank in range(3)]
+    files = [rank.begin() for rank in ranks]
+    ranks[0].close()
+    assert not ranks[0].path.exists()  # type: ignore[union-attr]
+    # As a killed process leaves it.
+    engine.close()
+    for rank in ranks:
+        rank.close()
+    del files
+    [dumped] = recordings.collect()
+    assert [recordings.named(one.config)["rank"] for one in recordings.ranks_of(dumped)] == ["1", "2"]
+    assert not any(rank.path.exists() for rank in ranks)  # type: ignore[union-attr]
 
 
 def test_a_rank_that_an_error_ended_is_a_dump_of_its_own(make: Make, own_dumps: Path) -> None:

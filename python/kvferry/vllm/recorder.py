@@ -31,16 +31,18 @@ class OwnRecording:
         Where it will be made; None: nothing is recorded.
     advice
         What an error's log line says behind the file's name.
+    outlives
+        The start of the engine (`start_mark`) that the file outlives if the engine was killed; empty: none.
 
     """
 
-    def __init__(self, path: "Path | None", advice: str) -> None:
+    def __init__(self, path: "Path | None", advice: str, outlives: str = "") -> None:
         self._path = path
         self._advice = advice
-        self._removal: weakref.finalize[[Path, int], OwnRecording] | None = None
+        self._removal: weakref.finalize[[Path, int, str], OwnRecording] | None = None
         if path is not None:
             # A script that ends does not shut its engine down. A child that was forked does not end this one.
-            self._removal = weakref.finalize(self, _remove, path, os.getpid())
+            self._removal = weakref.finalize(self, _remove, path, os.getpid(), outlives)
 
     @property
     def path(self) -> "Path | None":
@@ -109,34 +111,32 @@ class RankRecorder(OwnRecording):
     ----------
     num_bytes
         The value of ``recorder_bytes``; 0: nothing is recorded. A rank's ring has a part of it.
+    rank
+        The rank.
+    start
+        The engine's start (`start_mark`). The ranks of an engine that was killed end by themselves, without an error.
 
     """
 
-    def __init__(self, num_bytes: int) -> None:
+    def __init__(self, num_bytes: int, rank: int, start: str) -> None:
         super().__init__(
             recordings.new_path(is_rank=True) if num_bytes else None,
             "`kvferry dump` keeps it with its engine's recording, and so does the next engine that starts here",
+            outlives=start,
         )
         self._num_bytes = num_bytes // recordings.RANK_SHARE
+        self._rank = rank
+        self._start = start
 
-    def begin(self, rank: int, start: str) -> _core.Recorder | None:
-        """Make the file.
-
-        Parameters
-        ----------
-        rank
-            The rank.
-        start
-            The engine's start (`start_mark`).
-
-        """
+    def begin(self) -> _core.Recorder | None:
+        """Make the file."""
         if self._path is None:
             return None
         ring_bytes = recordings.ring_bytes(max(1, self._num_bytes))
         try:
-            return _core.Recorder(str(self._path), ring_bytes, f"rank {rank}\nstart {start}\n")
+            return _core.Recorder(str(self._path), ring_bytes, f"rank {self._rank}\nstart {self._start}\n")
         except ResourceError as error:
-            self.forgo(f"a dump will not have rank {rank}", str(error))
+            self.forgo(f"a dump will not have rank {self._rank}", str(error))
             return None
 
 
@@ -145,8 +145,8 @@ def start_mark(vllm_config: "VllmConfig") -> str:
     return hashlib.sha256(fingerprint.start_of(vllm_config).encode()).hexdigest()[:16]
 
 
-def _remove(path: "Path", pid: int) -> None:
-    if os.getpid() == pid:
+def _remove(path: "Path", pid: int, outlives: str) -> None:
+    if os.getpid() == pid and not (outlives and recordings.was_killed(outlives)):
         path.unlink(missing_ok=True)
 
 

@@ -76,8 +76,7 @@ class WorkerSide:
         self._utilization = None if cache.kv_cache_memory_bytes else float(cache.gpu_memory_utilization)
         # The engine has not allocated its KV cache yet.
         self._profiled_bytes = kv_device.profiled_bytes()
-        self._recorder = recorder.RankRecorder(config.recorder_bytes)
-        self._start_mark = recorder.start_mark(vllm_config)
+        self._recorder = recorder.RankRecorder(config.recorder_bytes, self._rank, recorder.start_mark(vllm_config))
         self.engine: _core.WorkerEngine | None = None
         self._kv_caches: dict[str, torch.Tensor] = {}
         # Whether `pump` has anything to do. It is checked in every layer of every step.
@@ -134,7 +133,7 @@ class WorkerSide:
                 probe=self._probe_of(kv_caches, of_groups) if self._probe_of else 0,
                 staging_bytes=ring_bytes,
                 load_staging_bytes=self._load_ring_bytes,
-                recorder=self._recorder.begin(self._rank, self._start_mark),
+                recorder=self._recorder.begin(),
             )
         except ResourceError as error:
             raise ResourceError(
