@@ -42,11 +42,12 @@ using TimePoint = std::chrono::steady_clock::time_point;
 
 constexpr std::uint32_t kNumRanks = 2;
 constexpr std::uint32_t kNumChunks = 8;
-constexpr std::uint32_t kChunkSlots = 4;
 constexpr cpu_tier::TierShape kShape{.num_chunks = kNumChunks,
                                      .chunk_bytes = cpu_tier::kTierPageBytes,
-                                     .max_chunk_slots = kChunkSlots,
+                                     .max_chunk_slots = 8,
                                      .num_ranks = kNumRanks};
+/// Of the slab classes: slots in a chunk, and bytes of a slot on each rank.
+const std::vector<SlabClass> kClasses{{4, {100, 200}}, {8, {50, 100}}};
 /// How long a device writes at most when its process is dead.
 constexpr milliseconds kGrace{400};
 
@@ -64,8 +65,8 @@ std::set<int> descriptors_of(const std::filesystem::path& file) {
 /// An engine in the shared tier.
 class PeerLife final : public RandomLife {
  public:
-  /// `now` outlives it.
-  PeerLife(const SharedTierRig& rig, std::uint64_t number, TimePoint& now,
+  /// With so many KV cache groups, each with a slab class of its own. `now` outlives it.
+  PeerLife(const SharedTierRig& rig, std::uint64_t number, std::size_t num_groups, TimePoint& now,
            std::array<VirtualMemory, kNumRanks>& memories)
       : number_(number), name_("engine " + std::to_string(number)) {
     const std::set<int> before = descriptors_of(rig.path());
@@ -79,7 +80,9 @@ class PeerLife final : public RandomLife {
     shared_tier_ = directory_.get();
     keeper_place_ = KeeperPlace::kSteps;
     num_chunks_ = kNumChunks;
-    classes_ = {{kChunkSlots, {100, 200}}};
+    classes_.assign(kClasses.begin(), kClasses.begin() + static_cast<std::ptrdiff_t>(num_groups));
+    groups_.resize(num_groups);
+    for (std::uint32_t i = 0; i < num_groups; ++i) groups_[i].slab_class = SlabClassId(i);
     now_ = now;
     begin_life(number);
     for (std::uint32_t rank = 0; rank < kNumRanks; ++rank) ranks_[rank].use(memories[rank], number);
@@ -114,7 +117,7 @@ class PeerLife final : public RandomLife {
     return std::move(rank_locks_);
   }
   [[nodiscard]] std::uint64_t number() const { return number_; }
-  [[nodiscard]] std::vector<BlockSlot> writes_under_way(std::uint32_t rank) const {
+  [[nodiscard]] std::vector<PlacedBlock> writes_under_way(std::uint32_t rank) const {
     return ranks_[rank].writes_under_way();
   }
   [[nodiscard]] std::uint64_t num_foreign_blocks() const {
@@ -147,7 +150,8 @@ struct Totals {
 /// A node: a shared tier, its engines, and the devices of those that are gone.
 class Node {
  public:
-  Node(std::uint64_t seed, Totals& totals) : random_(seed), totals_(totals) {
+  Node(std::uint64_t seed, Totals& totals)
+      : random_(seed), totals_(totals), num_groups_(1 + seed % 2) {
     for (int i = 0; i < 2; ++i) join();
   }
 
@@ -192,14 +196,15 @@ class Node {
     TimePoint ranks_until;
     TimePoint writes_until;
     std::vector<std::unique_ptr<MemberLock>> locks;
-    std::array<std::vector<BlockSlot>, kNumRanks> writes;
+    std::array<std::vector<PlacedBlock>, kNumRanks> writes;
   };
 
   [[nodiscard]] std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
   [[nodiscard]] bool one_in(std::uint64_t number) { return below(number) == 0; }
 
   void join() {
-    lives_.push_back(std::make_unique<PeerLife>(rig_, ++num_engines_, now_, memories_));
+    lives_.push_back(
+        std::make_unique<PeerLife>(rig_, ++num_engines_, num_groups_, now_, memories_));
   }
   /// An engine is gone: killed, or told to end whatever is under way. Its ranks end later, and
   /// their devices still later.
@@ -232,10 +237,11 @@ class Node {
       if (now_ >= of.ranks_until) of.locks.clear();
       if (now_ >= of.writes_until) return true;
       for (std::uint32_t rank = 0; rank < kNumRanks; ++rank) {
-        for (const BlockSlot& pair : of.writes[rank]) {
+        for (const PlacedBlock& block : of.writes[rank]) {
           if (!one_in(10)) continue;
           ++totals_.num_late_writes;
-          memories_[rank].write(pair.slot, one_in(2) ? pair.identity : VirtualMemory::kTorn,
+          const bool is_whole = one_in(2);
+          memories_[rank].write(block, is_whole ? block.pair.identity : VirtualMemory::kTorn,
                                 of.engine);
         }
       }
@@ -247,7 +253,8 @@ class Node {
   Totals& totals_;
   TimePoint now_{std::chrono::hours(1)};
   SharedTierRig rig_{kShape};
-  std::array<VirtualMemory, kNumRanks> memories_;
+  std::array<VirtualMemory, kNumRanks> memories_{VirtualMemory({4, 8}), VirtualMemory({4, 8})};
+  const std::size_t num_groups_;
   std::uint64_t num_engines_ = 0;
   std::vector<Remains> remains_;
   std::vector<std::unique_ptr<PeerLife>> lives_;

@@ -11,6 +11,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,7 +75,7 @@ class RandomLife : public SchedulerTest {
 
   struct Living {
     std::vector<std::uint64_t> keys;
-    std::vector<std::uint32_t> table;
+    std::vector<Blocks> tables;  ///< By KV cache group.
     std::uint32_t num_computed = 0;
     bool loads = false;
     bool is_loaded = false;  ///< Since its last step.
@@ -85,21 +86,33 @@ class RandomLife : public SchedulerTest {
     return static_cast<std::uint32_t>(random_() % bound);
   }
   [[nodiscard]] bool take_blocks(Living& of, std::size_t count) {
-    if (free_.size() + of.table.size() < count) return false;
-    while (of.table.size() < count) {
-      of.table.push_back(free_.back());
-      free_.pop_back();
+    of.tables.resize(groups_.size());
+    if (free_.size() + groups_.size() * of.tables[0].size() < groups_.size() * count) return false;
+    for (Blocks& table : of.tables) {
+      while (table.size() < count) {
+        table.push_back(free_.back());
+        free_.pop_back();
+      }
     }
     return true;
   }
   void give_back(Living& of) {
-    // The engine keeps the blocks of a load until it has heard of its end.
-    if (of.loads) {
-      limbo_.push_back(std::exchange(of.table, {}));
-      return;
+    for (Blocks& table : std::exchange(of.tables, {})) {
+      // The engine keeps the blocks of a load until it has heard of its end.
+      if (of.loads) {
+        limbo_.push_back(std::move(table));
+      } else {
+        free_.insert(free_.begin(), table.begin(), table.end());
+      }
     }
-    free_.insert(free_.begin(), of.table.begin(), of.table.end());
-    of.table.clear();
+  }
+  /// Calls `call` with the tables as the scheduler side takes them.
+  template <class Call>
+  static void with_groups(const std::vector<Blocks>& tables, const Call& call) {
+    std::vector<std::vector<BlockId>> blocks;
+    for (const Blocks& table : tables) blocks.push_back(blocks_of(table));
+    const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
+    call(std::span<const std::span<const BlockId>>(spans));
   }
   void finish(const std::string& id) {
     engine_->on_finished(id, 3);
@@ -135,7 +148,7 @@ class RandomLife : public SchedulerTest {
       of.loads = true;
       waiting_.insert(id);
       of.num_computed = *found;
-      engine_->on_allocated(id, blocks_of(of.table), *found);
+      with_groups(of.tables, [&](auto tables) { engine_->on_allocated(id, tables, *found); });
     } else {
       compute(id, of, TableUpdate::kReplace);
     }
@@ -143,12 +156,16 @@ class RandomLife : public SchedulerTest {
   void compute(const std::string& id, Living& of, TableUpdate update) {
     const auto tokens = static_cast<std::uint32_t>(of.keys.size()) * kBlockTokens;
     const std::uint32_t count = std::min(tokens + 40 - of.num_computed, 1 + below(12));
-    const auto blocks =
-        update == TableUpdate::kReplace ? blocks_of(of.table) : std::vector<BlockId>{};
-    for (std::size_t i = 0; i < std::min(of.table.size(), of.keys.size()); ++i) {
-      pool_.cache(of.table[i], of.keys[i]);
+    for (std::uint32_t group = 0; group < of.tables.size(); ++group) {
+      const Blocks& table = of.tables[group];
+      for (std::size_t i = 0; i < std::min(table.size(), of.keys.size()); ++i) {
+        pool_.cache(table[i], of.keys[i], GroupId(group));
+      }
     }
-    engine_->on_scheduled(id, update, blocks, of.num_computed, std::min(count, tokens));
+    const bool has_all = update == TableUpdate::kReplace;
+    with_groups(has_all ? of.tables : std::vector<Blocks>(), [&](auto tables) {
+      engine_->on_scheduled(id, update, tables, of.num_computed, std::min(count, tokens));
+    });
     of.num_computed = std::min(of.num_computed + count, tokens);
   }
   void step() {

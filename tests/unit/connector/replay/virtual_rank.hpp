@@ -16,31 +16,56 @@
 
 namespace kvferry::connector {
 
-/// What the slots of one rank hold: the identity of a block (BlockSlot), or kTorn. Engines that
-/// share a tier have one for each rank.
+/// A block, its slot, and the slab class of that.
+struct PlacedBlock {
+  SlabClassId slab_class;
+  BlockSlot pair;
+};
+
+/// What the chunks of one rank hold. Engines that share a tier have one for each rank. A chunk has
+/// as many units as slots of the class that has most of them; a slot is as many units as fit. A
+/// unit holds the identity of a block (BlockSlot) or of none.
 class VirtualMemory {
  public:
   /// No block's bytes, or those of several.
   static constexpr std::uint64_t kTorn = 1;
 
-  void write(SlotId slot, std::uint64_t content, std::uint64_t writer) {
-    slots_[slot.value()] = {content, writer};
+  /// `slots_per_chunk`: by slab class, powers of two.
+  explicit VirtualMemory(std::vector<std::uint32_t> slots_per_chunk)
+      : slots_per_chunk_(std::move(slots_per_chunk)) {}
+
+  void write(const PlacedBlock& block, std::uint64_t content, std::uint64_t writer) {
+    for_units(block, [&](std::uint32_t unit) { units_[unit] = {content, writer}; });
   }
-  /// Whether it holds the block that it is said to hold.
-  [[nodiscard]] bool holds(const BlockSlot& pair) const {
-    const auto found = slots_.find(pair.slot.value());
-    return found != slots_.end() && found->second.content == pair.identity;
+  /// Whether the slot holds the block.
+  [[nodiscard]] bool holds(const PlacedBlock& block) const {
+    bool holds = true;
+    for_units(block, [&](std::uint32_t unit) {
+      const auto found = units_.find(unit);
+      holds = holds && found != units_.end() && found->second.content == block.pair.identity;
+    });
+    return holds;
   }
-  [[nodiscard]] std::uint64_t writer_of(SlotId slot) const {
-    return slots_.at(slot.value()).writer;
+  /// The number of the engine that wrote a slot.
+  [[nodiscard]] std::uint64_t writer_of(const PlacedBlock& block) const {
+    std::uint64_t writer = 0;
+    for_units(block, [&](std::uint32_t unit) { writer = units_.at(unit).writer; });
+    return writer;
   }
 
  private:
-  struct Slot {
+  struct Unit {
     std::uint64_t content = kTorn;
-    std::uint64_t writer = 0;  ///< An engine's number.
+    std::uint64_t writer = 0;
   };
-  std::map<std::uint32_t, Slot> slots_;
+  void for_units(const PlacedBlock& block, const auto& call) const {
+    const std::uint32_t most = *std::max_element(slots_per_chunk_.begin(), slots_per_chunk_.end());
+    const std::uint32_t size = most / slots_per_chunk_[block.slab_class.value()];
+    for (std::uint32_t i = 0; i < size; ++i) call(block.pair.slot.value() * size + i);
+  }
+
+  std::vector<std::uint32_t> slots_per_chunk_;
+  std::map<std::uint32_t, Unit> units_;
 };
 
 /// A rank without threads, in virtual time, with a memory if it is given one. What a plan asks of
@@ -59,11 +84,11 @@ class VirtualRank {
   void bind(const StepPlan& plan) {
     executed_ = plan.seq;
     for (const StoreOrder& order : plan.stores) {
-      begin(order.transfer, Kind::kStore).add(order.blocks);
+      begin(order.transfer, Kind::kStore).add(order.slab_class, order.blocks);
     }
     for (const LoadOrder& order : plan.loads) {
       Work& load = begin(order.transfer, Kind::kLoad);
-      for (const ClassBlocks& part : order.parts) load.add(part.blocks);
+      for (const ClassBlocks& part : order.parts) load.add(part.slab_class, part.blocks);
       expect_right(load, "begins");
     }
     for (const FailureNotice& notice : plan.notices) begin(notice.transfer, Kind::kNotice);
@@ -87,13 +112,13 @@ class VirtualRank {
     std::shuffle(under_way_.begin(), under_way_.end(), random);
     std::erase_if(under_way_, [&](Work& one) {
       if (one.kind == Kind::kStore && !std::exchange(one.is_gathered, true)) {
-        const auto size = static_cast<std::uint32_t>(one.pairs.size());
+        const auto size = static_cast<std::uint32_t>(one.blocks.size());
         const bool has_room = is_hurried_ || size == 0 || below(4) != 0;
         const std::uint32_t count =
             has_room ? size : size - static_cast<std::uint32_t>(below(size + 1));
         report.gathered.push_back({one.transfer, count});
         if (count == 0) return true;
-        one.pairs.resize(count);
+        one.blocks.resize(count);
         write(one, VirtualMemory::kTorn);
       }
       if (!is_hurried_ && below(3) != 0) return false;
@@ -111,19 +136,19 @@ class VirtualRank {
   /// Whether it may still touch one of these blocks.
   [[nodiscard]] bool touches(const std::vector<std::uint32_t>& blocks) const {
     return std::any_of(under_way_.begin(), under_way_.end(), [&](const Work& one) {
-      return std::any_of(one.pairs.begin(), one.pairs.end(), [&](const BlockSlot& pair) {
-        return std::find(blocks.begin(), blocks.end(), pair.block.value()) != blocks.end();
+      return std::any_of(one.blocks.begin(), one.blocks.end(), [&](const PlacedBlock& block) {
+        return std::find(blocks.begin(), blocks.end(), block.pair.block.value()) != blocks.end();
       });
     });
   }
   /// What the device can still write when the rank has died.
-  [[nodiscard]] std::vector<BlockSlot> writes_under_way() const {
-    std::vector<BlockSlot> pairs;
+  [[nodiscard]] std::vector<PlacedBlock> writes_under_way() const {
+    std::vector<PlacedBlock> blocks;
     for (const Work& one : under_way_) {
       if (one.kind != Kind::kStore) continue;
-      pairs.insert(pairs.end(), one.pairs.begin(), one.pairs.end());
+      blocks.insert(blocks.end(), one.blocks.begin(), one.blocks.end());
     }
-    return pairs;
+    return blocks;
   }
   /// Loads of blocks that another engine stored.
   [[nodiscard]] std::uint64_t num_foreign_blocks() const { return num_foreign_blocks_; }
@@ -136,12 +161,12 @@ class VirtualRank {
   struct Work {
     TransferId transfer;
     Kind kind = Kind::kStore;
-    std::vector<BlockSlot> pairs;
+    std::vector<PlacedBlock> blocks;
     bool is_gathered = false;
     bool is_cancelled = false;
 
-    void add(const std::vector<BlockSlot>& more) {
-      pairs.insert(pairs.end(), more.begin(), more.end());
+    void add(SlabClassId slab_class, const std::vector<BlockSlot>& pairs) {
+      for (const BlockSlot& pair : pairs) blocks.push_back({slab_class, pair});
     }
   };
 
@@ -167,17 +192,18 @@ class VirtualRank {
   /// The blocks, or something else in their slots.
   void write(const Work& store, std::optional<std::uint64_t> content = std::nullopt) {
     if (memory_ == nullptr) return;
-    for (const BlockSlot& pair : store.pairs) {
-      memory_->write(pair.slot, content.value_or(pair.identity), engine_);
+    for (const PlacedBlock& block : store.blocks) {
+      memory_->write(block, content.value_or(block.pair.identity), engine_);
     }
   }
   void expect_right(const Work& load, const char* when) {
     if (memory_ == nullptr) return;
-    for (const BlockSlot& pair : load.pairs) {
-      EXPECT_TRUE(memory_->holds(pair))
-          << "slot " << pair.slot.value() << " does not hold the block when load "
-          << load.transfer.value() << " of engine " << engine_ << " " << when;
-      if (memory_->holds(pair) && memory_->writer_of(pair.slot) != engine_) ++num_foreign_blocks_;
+    for (const PlacedBlock& block : load.blocks) {
+      EXPECT_TRUE(memory_->holds(block))
+          << "slot " << block.pair.slot.value() << " of class " << block.slab_class.value()
+          << " does not hold the block when load " << load.transfer.value() << " of engine "
+          << engine_ << " " << when;
+      if (memory_->holds(block) && memory_->writer_of(block) != engine_) ++num_foreign_blocks_;
     }
   }
 
