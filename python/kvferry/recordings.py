@@ -73,13 +73,15 @@ def new_path(directory: str | None = None, *, is_rank: bool = False) -> Path:
     return Path(directory or DIRECTORY, f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def ring_bytes(wished: int, directory: str | None = None) -> int:
-    """Return the size of a ring: the power of two from the wished one on, and an eighth of the free memory at most.
+def ring_bytes(wished: int, directory: str | None = None, *, is_rank: bool = False) -> int:
+    """Return the size of a ring: the power of two from the wished one on, but not too much of the free memory.
 
-    Shared memory is 64 MB in a container by default, and the engine's own processes need it.
+    Of `wished` bytes, a rank gets its share. An engine gets an eighth of the free memory at most, a rank a 64th: shared
+    memory is 64 MB in a container by default, and the engine's own processes need it.
     """
-    free = shutil.disk_usage(directory or DIRECTORY).free
-    return 1 << max(16, min((wished - 1).bit_length(), (free // 8).bit_length() - 1))
+    share = RANK_SHARE if is_rank else 1
+    most = shutil.disk_usage(directory or DIRECTORY).free // 8 // share
+    return 1 << max(16, min((max(wished // share, 2) - 1).bit_length(), most.bit_length() - 1))
 
 
 def dump_directory() -> Path:

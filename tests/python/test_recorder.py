@@ -378,6 +378,8 @@ def test_a_small_shared_memory_gets_a_small_ring(tmp_path: Path, monkeypatch: py
     usage = type("Usage", (), {"free": 64 << 20})
     monkeypatch.setattr(recordings.shutil, "disk_usage", lambda of: usage)
     assert recordings.ring_bytes(64 << 20) == 8 << 20
+    assert recordings.ring_bytes(64 << 20, is_rank=True) == 1 << 20
+    assert recordings.ring_bytes(4 << 20, is_rank=True) == 1 << 19
     usage.free = 0
     assert recordings.ring_bytes(64 << 20) == 1 << 16
 

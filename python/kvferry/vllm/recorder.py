@@ -124,7 +124,7 @@ class RankRecorder(OwnRecording):
             "`kvferry dump` keeps it with its engine's recording, and so does the next engine that starts here",
             outlives=start,
         )
-        self._num_bytes = num_bytes // recordings.RANK_SHARE
+        self._num_bytes = num_bytes
         self._rank = rank
         self._start = start
 
@@ -132,7 +132,7 @@ class RankRecorder(OwnRecording):
         """Make the file."""
         if self._path is None:
             return None
-        ring_bytes = recordings.ring_bytes(max(1, self._num_bytes))
+        ring_bytes = recordings.ring_bytes(self._num_bytes, is_rank=True)
         try:
             return _core.Recorder(str(self._path), ring_bytes, f"rank {self._rank}\nstart {self._start}\n")
         except ResourceError as error:
