@@ -50,9 +50,7 @@ class Scheduler {
       : mail_(mail),
         random_(static_cast<unsigned>(seed)),
         instance_(rig, {.name = name, .name_space = 1, .grace = 1ms}),
-        keeper_(std::make_unique<TierKeeper>(instance_.all(), instance_.directory())) {
-    keeper_->start();
-  }
+        keeper_(std::make_unique<TierKeeper>(instance_.all(), instance_.directory())) {}
 
   /// As a shutdown does it: with what is under way on the rank.
   ~Scheduler() {

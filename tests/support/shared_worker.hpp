@@ -35,9 +35,7 @@ class SharedWorker {
                         .name_space = 1,
                         .grace = std::chrono::milliseconds(1)}),
         keeper_(instance_.all(), instance_.directory()),
-        random_(static_cast<unsigned>(number)) {
-    keeper_.start();
-  }
+        random_(static_cast<unsigned>(number)) {}
 
   void step() {
     const std::uint64_t what = draw(100);

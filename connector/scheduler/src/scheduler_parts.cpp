@@ -59,8 +59,9 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
   }
   take_weights(options.weights);
   if (options.shared_tier != nullptr) {
-    keeper.emplace(*tier, *options.shared_tier);
-    if (options.keeper_place == KeeperPlace::kThread) keeper->start();
+    keeper.emplace(*tier, *options.shared_tier,
+                   options.keeper_place == KeeperPlace::kThread ? cpu_tier::KeeperThread::kOwn
+                                                                : cpu_tier::KeeperThread::kNone);
   }
 }
 

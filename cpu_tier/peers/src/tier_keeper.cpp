@@ -17,7 +17,9 @@ constexpr std::uint32_t kSweepPeriods = 10;
 
 }  // namespace
 
-void TierKeeper::start() {
+TierKeeper::TierKeeper(Tier& tier, TierDirectory& directory, KeeperThread thread)
+    : tier_(tier), directory_(directory) {
+  if (thread == KeeperThread::kNone) return;
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 

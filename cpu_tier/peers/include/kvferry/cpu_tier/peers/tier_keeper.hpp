@@ -10,17 +10,19 @@
 
 namespace kvferry::cpu_tier {
 
+enum class KeeperThread : std::uint8_t {
+  kOwn,
+  kNone  ///< For a simulation, which a thread would make different each time.
+};
+
 /// Does the work on a shared tier that cannot wait for this instance's next step, which might never
 /// come: it cleans up after instances that are gone, and gives up chunks that other instances
-/// should have. Both arguments outlive it.
+/// should have. The destructor ends its thread. Both arguments outlive it.
 class TierKeeper {
  public:
-  TierKeeper(Tier& tier, TierDirectory& directory) : tier_(tier), directory_(directory) {}
+  TierKeeper(Tier& tier, TierDirectory& directory, KeeperThread thread = KeeperThread::kOwn);
 
-  /// From now on a thread does the work, until the destructor ends it.
-  void start();
-  /// One period's work, for a caller that has no thread do it: a simulation, which a thread would
-  /// make different each time. One thread at a time.
+  /// One period's work, if it has no thread. One thread at a time.
   void keep(std::chrono::steady_clock::time_point now);
 
  private:
