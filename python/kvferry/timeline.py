@@ -18,7 +18,7 @@ from kvferry.errors import ConfigError, ResourceError
 from kvferry.rank_timeline import RankTimeline
 from kvferry.recordings import configured_number, named
 from kvferry.story import FATES, PENDING, id_of, text_of
-from kvferry.tracks import Span, Traced, Track, name_process
+from kvferry.tracks import Span, Traced, Track, name_process, with_times
 
 _KINDS = [
     "request", "lookup", "found", "load begun", "told", "scheduled", "preempted", "finished",
@@ -64,12 +64,8 @@ class Timeline:
         """Yield the trace events. To be called once."""
         for process, name in _NAMES.items():
             yield from name_process(process, name)
-        recording = self._file.read()
-        if recording.begin > 0:
-            self._now_ns = recording.times([recording.begin])[0] or self._now_ns
-        for event in recording.each(_KINDS):
-            if event.kind in _TIMED:
-                self._now_ns = max(self._now_ns, event.words[0])
+        for now_ns, event in with_times(self._file, _KINDS, _TIMED):
+            self._now_ns = now_ns
             take = _TAKEN_BY.get(event.kind)
             if take is not None:
                 yield from take(self, event)

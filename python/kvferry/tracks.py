@@ -7,9 +7,10 @@ spans at once.
 
 import dataclasses
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
+from kvferry import _core
 from kvferry.story import Fate
 
 # Perfetto takes a thread with its process's number for the main thread.
@@ -41,6 +42,31 @@ class Span:
         if self.stage:
             self.stages.append((self.stage, self.stage_ns, at_ns))
         self.stage, self.stage_ns = stage, at_ns
+
+
+def with_times(
+    file: _core.RecordingFile, kinds: list[str], timed: Collection[str]
+) -> Iterator[tuple[int, _core.RecordedEvent]]:
+    """Yield a recording's events of these kinds, each with the newest time that was recorded up to it.
+
+    Parameters
+    ----------
+    file
+        The recording.
+    kinds
+        The kinds of events.
+    timed
+        Those of the kinds whose first word is a time.
+
+    """
+    recording = file.read()
+    now_ns = file.steady_ns
+    if recording.begin > 0:
+        now_ns = recording.times([recording.begin])[0] or now_ns
+    for event in recording.each(kinds):
+        if event.kind in timed:
+            now_ns = max(now_ns, event.words[0])
+        yield now_ns, event
 
 
 class Track:
