@@ -78,7 +78,7 @@ class PeerLife final : public RandomLife {
                                                          cpu_tier::lock_base_of(name_), rank + 1));
     }
     shared_tier_ = directory_.get();
-    keeper_place_ = KeeperPlace::kSteps;
+    keeper_thread_ = cpu_tier::KeeperThread::kNone;
     num_chunks_ = kNumChunks;
     classes_.assign(kClasses.begin(), kClasses.begin() + static_cast<std::ptrdiff_t>(num_groups));
     groups_.resize(num_groups);
@@ -253,7 +253,7 @@ class Node {
   Totals& totals_;
   TimePoint now_{std::chrono::hours(1)};
   SharedTierRig rig_{kShape};
-  std::array<VirtualMemory, kNumRanks> memories_{VirtualMemory({4, 8}), VirtualMemory({4, 8})};
+  std::array<VirtualMemory, kNumRanks> memories_{VirtualMemory(kClasses), VirtualMemory(kClasses)};
   const std::size_t num_groups_;
   std::uint64_t num_engines_ = 0;
   std::vector<Remains> remains_;

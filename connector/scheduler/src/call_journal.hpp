@@ -4,6 +4,7 @@
 #include "kvferry/connector/scheduler/client_hint.hpp"
 #include "kvferry/connector/scheduler/engine_step.hpp"
 #include "kvferry/connector/scheduler/engine_view.hpp"
+#include "kvferry/connector/wire/recorded_plan.hpp"
 #include "kvferry/recorder/recorder.hpp"
 
 #include "block_groups.hpp"
@@ -23,9 +24,6 @@
 namespace kvferry::connector {
 
 /// The number of a request in a recording; 0 for none.
-[[nodiscard]] inline std::uint32_t number_of(RequestId id) {
-  return static_cast<std::uint32_t>(id.value());
-}
 [[nodiscard]] inline std::uint32_t number_of(const Request* request) {
   return request == nullptr ? 0 : number_of(request->id);
 }

@@ -59,9 +59,7 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
   }
   take_weights(options.weights);
   if (options.shared_tier != nullptr) {
-    keeper.emplace(*tier, *options.shared_tier,
-                   options.keeper_place == KeeperPlace::kThread ? cpu_tier::KeeperThread::kOwn
-                                                                : cpu_tier::KeeperThread::kNone);
+    keeper.emplace(*tier, *options.shared_tier, options.keeper_thread);
   }
 }
 
@@ -161,7 +159,7 @@ void SchedulerEngine::Parts::drop_added(TableUpdate update, GroupBlocks blocks,
 }
 
 void SchedulerEngine::Parts::keep_in_step() {
-  if (keeper && options.keeper_place == KeeperPlace::kSteps) keeper->keep(now());
+  if (keeper && options.keeper_thread == cpu_tier::KeeperThread::kNone) keeper->keep(now());
 }
 
 bool SchedulerEngine::Parts::may_wait_for_ranks() {

@@ -16,16 +16,12 @@ namespace {
 /// Transfers of one event, so that it fits into the smallest ring.
 constexpr std::size_t kMostTransfers = 256;
 
-std::uint32_t number_of(const Owner& owner) {
-  return static_cast<std::uint32_t>(owner.request.value());
-}
-
 std::uint32_t count(const auto& of) { return static_cast<std::uint32_t>(of.size()); }
 
 void put_store(Recorder& to, const StoreOrder& order) {
   const bool is_ready = order.readiness == StoreReadiness::kNow;
   Recorder::Draft draft = to.draft(EventKind::kStore, is_ready ? recorder::kReadyNow : kNoFlags,
-                                   number_of(order.owner), 2 + 2 * order.blocks.size());
+                                   number_of(order.owner.request), 2 + 2 * order.blocks.size());
   draft.add(order.transfer.value());
   draft.add(halves(order.slab_class.value(), count(order.blocks)));
   draft.add_words(2 * order.blocks.size(), [&](std::size_t i) {
@@ -38,7 +34,8 @@ void put_store(Recorder& to, const StoreOrder& order) {
 void put_load(Recorder& to, const LoadOrder& order) {
   std::size_t num_words = 1;
   for (const ClassBlocks& part : order.parts) num_words += 1 + part.blocks.size();
-  Recorder::Draft draft = to.draft(EventKind::kLoad, kNoFlags, number_of(order.owner), num_words);
+  Recorder::Draft draft =
+      to.draft(EventKind::kLoad, kNoFlags, number_of(order.owner.request), num_words);
   draft.add(order.transfer.value());
   for (const ClassBlocks& part : order.parts) {
     draft.add(halves(part.slab_class.value(), count(part.blocks)));

@@ -106,14 +106,6 @@ class RandomLife : public SchedulerTest {
       }
     }
   }
-  /// Calls `call` with the tables as the scheduler side takes them.
-  template <class Call>
-  static void with_groups(const std::vector<Blocks>& tables, const Call& call) {
-    std::vector<std::vector<BlockId>> blocks;
-    for (const Blocks& table : tables) blocks.push_back(blocks_of(table));
-    const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
-    call(std::span<const std::span<const BlockId>>(spans));
-  }
   void finish(const std::string& id) {
     engine_->on_finished(id, 3);
     give_back(living_[id]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/connector/scheduler/scheduler_options.hpp"
 #include "kvferry/connector/wire/step_plan.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
 
@@ -30,9 +31,10 @@ class VirtualMemory {
   /// No block's bytes, or those of several.
   static constexpr std::uint64_t kTorn = 1;
 
-  /// `slots_per_chunk`: by slab class, powers of two.
-  explicit VirtualMemory(std::vector<std::uint32_t> slots_per_chunk)
-      : slots_per_chunk_(std::move(slots_per_chunk)) {}
+  /// Their slots in a chunk are powers of two.
+  explicit VirtualMemory(const std::vector<SlabClass>& classes) {
+    for (const SlabClass& one : classes) slots_per_chunk_.push_back(one.slots_per_chunk);
+  }
 
   void write(const PlacedBlock& block, std::uint64_t content, std::uint64_t writer) {
     for_units(block, [&](std::uint32_t unit) { units_[unit] = {content, writer}; });

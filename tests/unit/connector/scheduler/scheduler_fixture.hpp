@@ -68,7 +68,7 @@ class SchedulerTest : public ::testing::Test {
     options.classes = classes_;
     options.max_chunks = max_slots;
     options.shared_tier = shared_tier_;
-    options.keeper_place = keeper_place_;
+    options.keeper_thread = keeper_thread_;
     options.tier = tier_options_;
     options.groups = groups_;
     options.retention = retention_;
@@ -115,6 +115,14 @@ class SchedulerTest : public ::testing::Test {
     auto hashes = std::make_shared<FakeHashes>(keys);
     engine_->on_request(id, hashes, limits);
     return hashes;
+  }
+  /// Calls `call` with the tables as the scheduler side takes them: one span of blocks for each.
+  template <class Call>
+  static void with_groups(const std::vector<Blocks>& tables, const Call& call) {
+    std::vector<std::vector<BlockId>> blocks;
+    for (const Blocks& table : tables) blocks.push_back(blocks_of(table));
+    const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
+    call(std::span<const std::span<const BlockId>>(spans));
   }
   /// The request computes tokens [computed, computed + scheduled) with this whole table.
   void schedule(std::string_view id, const std::vector<std::uint32_t>& table,
@@ -198,7 +206,7 @@ class SchedulerTest : public ::testing::Test {
   std::vector<KvGroup> groups_{KvGroup{}};  ///< Of the next restart(), as the classes.
   std::vector<SlabClass> classes_{{1, {100, 200}}};
   cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.
-  KeeperPlace keeper_place_ = KeeperPlace::kThread;
+  cpu_tier::KeeperThread keeper_thread_ = cpu_tier::KeeperThread::kOwn;
   FakePool pool_;
   std::string recording_path_;  ///< Of the next engine; empty: it records in memory.
   std::unique_ptr<recorder::Recorder> recorder_;

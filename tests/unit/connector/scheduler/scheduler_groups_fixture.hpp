@@ -24,14 +24,6 @@ class SchedulerGroupsTest : public SchedulerTest {
     restart();
     register_ranks({});
   }
-  /// Calls `call` with one span of blocks per table.
-  template <class Call>
-  static void with_groups(const std::vector<Blocks>& tables, Call call) {
-    std::vector<std::vector<BlockId>> blocks;
-    for (const Blocks& table : tables) blocks.push_back(blocks_of(table));
-    const std::vector<std::span<const BlockId>> spans(blocks.begin(), blocks.end());
-    call(std::span<const std::span<const BlockId>>(spans));
-  }
   void schedule(std::string_view id, const std::vector<Blocks>& tables, std::uint32_t num_computed,
                 std::uint32_t num_scheduled, TableUpdate update = TableUpdate::kReplace) {
     with_groups(tables, [&](auto blocks) {

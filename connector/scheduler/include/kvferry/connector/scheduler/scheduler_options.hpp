@@ -5,16 +5,13 @@
 #include "kvferry/connector/scheduler/token_reach.hpp"
 #include "kvferry/connector/wire/owner.hpp"
 #include "kvferry/connector/wire/step_report.hpp"
+#include "kvferry/cpu_tier/peers/tier_keeper.hpp"
 #include "kvferry/cpu_tier/policy/tier_options.hpp"
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <vector>
-
-namespace kvferry::cpu_tier {
-class TierDirectory;
-}
 
 namespace kvferry::recorder {
 class Recorder;
@@ -70,12 +67,6 @@ enum class StoredPart : std::uint8_t {
   kPrompt  ///< Only what the client has sent (StepTokens::num_prompt), not what was decoded.
 };
 
-/// Where the keeper of a shared tier works (cpu_tier/peers/tier_keeper.hpp).
-enum class KeeperPlace : std::uint8_t {
-  kThread,
-  kSteps  ///< In finish_plan(), by the clock of the options: for simulations.
-};
-
 /// The options of the scheduler side. Every rank's first report is compared with them (G8).
 struct SchedulerOptions {
   DomainId domain;
@@ -94,7 +85,8 @@ struct SchedulerOptions {
   /// The tier that engine instances share, with this many chunks; it outlives the engine. Null: the
   /// tier is this engine's own.
   cpu_tier::TierDirectory* shared_tier = nullptr;
-  KeeperPlace keeper_place = KeeperPlace::kThread;
+  /// kNone: the shared tier is kept in finish_plan(), by `clock`.
+  cpu_tier::KeeperThread keeper_thread = cpu_tier::KeeperThread::kOwn;
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
   std::vector<KvGroup> groups{KvGroup{}};
