@@ -81,6 +81,13 @@ def is_async(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
+def own_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a test a directory of dumps of its own."""
+    monkeypatch.setenv("KVFERRY_DUMPS", str(tmp_path / "dumps"))
+    return tmp_path / "dumps"
+
+
+@pytest.fixture
 def make(folder: Path) -> Iterator[Make]:
     """Make engines with `extra` as connector configuration and `spec` for `ToySpec`, and close them."""
     engines: list[ToyEngine] = []

@@ -22,16 +22,10 @@ from test_core_options import SCHEDULER_OPTIONS
 from test_timeline import Shown, check_shape, path_of
 from typer.testing import CliRunner
 
+pytestmark = pytest.mark.usefixtures("own_dumps")
 ORDERS = ["store", "load", "cancels", "expiries", "notice", "chunks", "planned"]
 # Flags of events: recorder/event.hpp.
 HAS_ENDED, IS_LOAD = 1, 4
-
-
-@pytest.fixture(autouse=True)
-def own_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Dumps of these tests are no user's."""
-    monkeypatch.setenv("KVFERRY_DUMPS", str(tmp_path / "dumps"))
-    return tmp_path / "dumps"
 
 
 def rank_path_of(engine: ToyEngine, rank: int = 0) -> Path:

@@ -37,14 +37,8 @@ from test_core_options import SCHEDULER_OPTIONS
 from typer.testing import CliRunner
 from vllm.distributed.kv_events import KVEventBatch
 
+pytestmark = pytest.mark.usefixtures("own_dumps")
 LEFT = {Reason.EVICTED, Reason.FORGOTTEN, Reason.CHUNK_GONE, Reason.DAMAGED}
-
-
-@pytest.fixture(autouse=True)
-def own_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Dumps of these tests are no user's."""
-    monkeypatch.setenv("KVFERRY_DUMPS", str(tmp_path / "dumps"))
-    return tmp_path / "dumps"
 
 
 def path_of(engine: ToyEngine) -> Path:

@@ -13,6 +13,7 @@ from kvferry.cli import main
 from scenarios import PROMPTS, Make, store_all
 from test_core_options import SCHEDULER_OPTIONS
 
+pytestmark = pytest.mark.usefixtures("own_dumps")
 COMMANDS = {
     "why": ["why", "a", "--file"],
     "dump": ["dump", "--file"],
@@ -31,7 +32,6 @@ VERSION_AT = 8
 def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recording of an engine that has ended; the commands run in its folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KVFERRY_DUMPS", str(tmp_path / "dumps"))
     path = tmp_path / "recording"
     engine = _core.SchedulerEngine(**SCHEDULER_OPTIONS, recorder_path=str(path), recorder_ring_bytes=RING_BYTES)
     engine.on_request("a", [bytes([7]) * 32], None, None)
@@ -146,7 +146,6 @@ def test_a_flipped_bit_is_an_answer_or_one_line(
     path = recordings.dump(written, tmp_path / "recording")
     assert _core.RecordingFile(str(path)).has_next
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KVFERRY_DUMPS", str(tmp_path / "dumps"))
     content = path.read_bytes()
     ring_at = written.stat().st_size - _core.RecordingFile(str(path)).ring_bytes
     # Of the engine's events, and of all that the rank's recording has.
