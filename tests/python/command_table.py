@@ -123,7 +123,7 @@ ELSEWHERE = (
     Elsewhere(r"make stubs", ("tools/lint.py", STAGES, "tools/run_tests.sh"), ("stubs.compare()", "tools/lint.py")),
     Elsewhere(r"make keys", ("tests/python/test_keys.py", STAGES, "tools/run_tests.sh")),
     Elsewhere(
-        r'(?:KVFERRY_PIP_ARGS=".*" )?make demo|\.venv/bin/python examples/demo\.py|python examples/demo\.py \[.*',
+        r'(?:KVFERRY_PIP_ARGS=".*" )?make demo|(?:\.venv/bin/)?python examples/demo\.py(?: \[.*)?',
         ("tests/e2e/test_examples.py", STAGES, "tools/run_tests.sh"),
         ("examples/demo.py", "tests/e2e", "setup_venv.sh"),
     ),
@@ -138,7 +138,6 @@ ELSEWHERE = (
         ("tools/build_wheel.sh", STAGES),
         ("-m pip", " wheel ", "build/linked-wheel .", "build_wheel.sh"),
     ),
-    Elsewhere(r"\.venv/bin/pip install .*", ("tools/build_wheel.sh",)),
     Elsewhere(
         r"pip install kvferry(?:-[\w.-]+\.whl)?",
         ("tests/package/try_wheel.sh", "tools/test_wheels.sh"),
