@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recordings of random lives, as a disk has damaged them or a person has edited them. The first
-// byte says which life, the rest is edits (edited_recording.hpp).
+// Recordings of random lives, one of them in a shared tier, as a disk has damaged them or a person
+// has edited them. The first byte says which life, the rest is edits (edited_recording.hpp).
 #include "kvferry/connector/replay/replay.hpp"
 #include "kvferry/recorder/recording.hpp"
 
 #include "edited_recording.hpp"
 #include "random_life.hpp"
+#include "shared_tier_rig.hpp"
 
 #include <array>
 #include <csignal>
@@ -18,12 +19,26 @@
 namespace kvferry::connector {
 namespace {
 
+/// Of the shared tier.
+constexpr cpu_tier::TierShape kShape{
+    .num_chunks = 8, .chunk_bytes = cpu_tier::kTierPageBytes, .max_chunk_slots = 4, .num_ranks = 2};
+
 class RecordedLife final : public RandomLife {
  public:
   explicit RecordedLife(std::uint64_t seed) {
     begin_life(seed);
     live(12);
   }
+  /// In a shared tier, which it does not keep by itself.
+  RecordedLife(std::uint64_t seed, cpu_tier::TierDirectory& tier) {
+    shared_tier_ = &tier;
+    keeper_thread_ = cpu_tier::KeeperThread::kNone;
+    num_chunks_ = kShape.num_chunks;
+    classes_ = {{kShape.max_chunk_slots, {100, 200}}};
+    begin_life(seed);
+  }
+  ~RecordedLife() override { engine_.reset(); }
+  void go_on() { live(3); }
   [[nodiscard]] recorder::Recording recording() const {
     return recorder::Recording::from_bytes(recorder_->bytes());
   }
@@ -32,10 +47,24 @@ class RecordedLife final : public RandomLife {
   void TestBody() override {}
 };
 
+/// The first of two lives that share a tier.
+recorder::Recording shared_life() {
+  const cpu_tier::SharedTierRig rig(kShape);
+  const auto first = rig.join("first");
+  const auto second = rig.join("second");
+  RecordedLife one(1, *first);
+  RecordedLife other(2, *second);
+  for (int i = 0; i < 60; ++i) {
+    one.go_on();
+    other.go_on();
+  }
+  return one.recording();
+}
+
 const recorder::Recording& recording_of(std::size_t life) {
-  static const std::array<recorder::Recording, 4> kLives{
+  static const std::array<recorder::Recording, 5> kLives{
       RecordedLife(1).recording(), RecordedLife(2).recording(), RecordedLife(3).recording(),
-      RecordedLife(4).recording()};
+      RecordedLife(4).recording(), shared_life()};
   return kLives[life % kLives.size()];
 }
 

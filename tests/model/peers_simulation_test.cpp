@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines that share a tier, in virtual time and on one thread, all from one seed: each lives a
 // random life, stalls, ends or is killed, and its ranks' devices go on writing for a while. A load
-// must find in each slot the block that its plan names. A recording of such an engine cannot be
-// replayed, so a failed life is played again by its seed.
+// must find in each slot the block that its plan names. Each engine records its life into a file,
+// and the life has to come again in a replay, without the tier and without its peers.
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
+#include "kvferry/recorder/recording.hpp"
 
 #include "other_process.hpp"
 #include "random_life.hpp"
@@ -62,13 +63,39 @@ std::set<int> descriptors_of(const std::filesystem::path& file) {
   return found;
 }
 
+/// What happened, in all processes of a run.
+struct Totals {
+  std::uint64_t num_steps = 0;
+  std::uint64_t num_foreign_blocks = 0;
+  std::uint64_t num_kills = 0;
+  std::uint64_t num_ends = 0;
+  std::uint64_t num_late_writes = 0;
+  /// By recorder::PeerAnswer: recorded answers that say more than that there is nothing.
+  std::array<std::uint64_t, recorder::kNumPeerAnswers> num_answers{};
+
+  void count(const recorder::Event& event) {
+    if (event.kind() != recorder::EventKind::kPeers) return;
+    if (event.number() > 0 || !event.words.empty()) ++num_answers[event.head.flags()];
+  }
+  [[nodiscard]] bool all_happened() const {
+    // No block is damaged here, so peers withdraw none.
+    const auto num_kinds = std::count_if(num_answers.begin(), num_answers.end(),
+                                         [](std::uint64_t count) { return count > 0; });
+    return num_foreign_blocks > 0 && num_kills > 0 && num_ends > 0 && num_late_writes > 0 &&
+           num_kinds >= static_cast<std::ptrdiff_t>(recorder::kNumPeerAnswers) - 1;
+  }
+};
+
 /// An engine in the shared tier.
 class PeerLife final : public RandomLife {
  public:
-  /// With so many KV cache groups, each with a slab class of its own. `now` outlives it.
+  /// With so many KV cache groups, each with a slab class of its own. `now` and `totals` outlive
+  /// it.
   PeerLife(const SharedTierRig& rig, std::uint64_t number, std::size_t num_groups, TimePoint& now,
-           std::array<VirtualMemory, kNumRanks>& memories)
-      : number_(number), name_("engine " + std::to_string(number)) {
+           std::array<VirtualMemory, kNumRanks>& memories, Totals& totals)
+      : number_(number), name_("engine " + std::to_string(number)), totals_(totals) {
+    recording_path_ = ::testing::TempDir() + "peers-simulation-" + std::to_string(::getpid()) +
+                      "-" + std::to_string(number) + ".kvferry-recording";
     const std::set<int> before = descriptors_of(rig.path());
     directory_ = rig.join(
         {.name = name_, .name_space = 1, .grace = kGrace, .clock = [&now] { return now; }});
@@ -90,6 +117,7 @@ class PeerLife final : public RandomLife {
   ~PeerLife() override {
     engine_.reset();
     directory_.reset();
+    replay_life();
   }
 
   void play(TimePoint& now, int num_steps) {
@@ -111,6 +139,7 @@ class PeerLife final : public RandomLife {
   /// their destructors would tidy up, which a killed process does not.
   void lose_scheduler() {
     for (const int lock : locks_) ::close(lock);
+    replay_life();
   }
   /// The processes of the ranks, each with its lock, to outlive their scheduler.
   [[nodiscard]] std::vector<std::unique_ptr<MemberLock>> take_rank_locks() {
@@ -126,25 +155,25 @@ class PeerLife final : public RandomLife {
 
  private:
   void TestBody() override {}
+  void replay_life() {
+    const bool had_failed = HasFailure();
+    const auto recording = recorder::Recording::from_bytes(recorder_->bytes());
+    EXPECT_TRUE(recording.is_whole());
+    for (const recorder::Event& event : recording) totals_.count(event);
+    expect_replay(*recorder_);
+    if (!HasFailure()) {
+      ::unlink(recording_path_.c_str());
+    } else if (!had_failed) {
+      ADD_FAILURE() << "`kvferry replay " << recording_path_ << "` makes the same calls again";
+    }
+  }
 
   const std::uint64_t number_;
   const std::string name_;
+  Totals& totals_;
   std::unique_ptr<TierDirectory> directory_;
   std::vector<int> locks_;  ///< The descriptors of the scheduler's lock.
   std::vector<std::unique_ptr<MemberLock>> rank_locks_;
-};
-
-/// What happened.
-struct Totals {
-  std::uint64_t num_steps = 0;
-  std::uint64_t num_foreign_blocks = 0;
-  std::uint64_t num_kills = 0;
-  std::uint64_t num_ends = 0;
-  std::uint64_t num_late_writes = 0;
-
-  [[nodiscard]] bool all_happened() const {
-    return num_foreign_blocks > 0 && num_kills > 0 && num_ends > 0 && num_late_writes > 0;
-  }
 };
 
 /// A node: a shared tier, its engines, and the devices of those that are gone.
@@ -204,7 +233,7 @@ class Node {
 
   void join() {
     lives_.push_back(
-        std::make_unique<PeerLife>(rig_, ++num_engines_, num_groups_, now_, memories_));
+        std::make_unique<PeerLife>(rig_, ++num_engines_, num_groups_, now_, memories_, totals_));
   }
   /// An engine is gone: killed, or told to end whatever is under way. Its ranks end later, and
   /// their devices still later.
@@ -281,6 +310,9 @@ TEST(PeersSimulation, EveryLoadFindsItsBlocksWhoeverEndsOrDies) {
   runs.num_steps_done = [&totals] { return totals.num_steps; };
   runs.has_seen_everything = [&totals] { return totals.all_happened(); };
   const RunKind kind = run_seeds(runs);
+  std::cout << "  answers of peers, by kind:";
+  for (const std::uint64_t count : totals.num_answers) std::cout << ' ' << count;
+  std::cout << '\n';
   std::cout << "  " << totals.num_steps << " steps, " << totals.num_foreign_blocks
             << " blocks of others loaded, " << totals.num_kills << " engines killed, "
             << totals.num_ends << " ended, " << totals.num_late_writes << " late writes\n";

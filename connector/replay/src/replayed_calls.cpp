@@ -76,6 +76,9 @@ ReplayedCalls::ReplayedCalls(SchedulerOptions options, recorder::Recorder& recor
     }
     return now_;
   };
+  if (options.replayed_peers) {
+    options.replayed_peers = [this] { return replayed_peers(peer_answers_); };
+  }
   engine_ = std::make_unique<SchedulerEngine>(std::move(options));
 }
 
@@ -113,6 +116,7 @@ bool ReplayedCalls::has_id_of(const Event&) const { return has_id_; }
 void ReplayedCalls::take_answers(std::span<const Event> call) {
   times_.clear();
   pool_.clear();
+  peer_answers_.clear();
   if (recorder::has_time(call.front().kind())) take_time(call.front());
   for (const Event& event : call) {
     switch (event.kind()) {
@@ -126,6 +130,9 @@ void ReplayedCalls::take_answers(std::span<const Event> call) {
       case EventKind::kPoolMarks:
       case EventKind::kPoolKey:
         pool_.add(event);
+        break;
+      case EventKind::kPeers:
+        peer_answers_.add(event);
         break;
       default:
         break;
@@ -199,6 +206,9 @@ void ReplayedCalls::make(std::span<const Event> call) {
       break;
     case EventKind::kPool:
       engine_->set_pool(event.number() == 0 ? nullptr : &pool_);
+      break;
+    case EventKind::kTended:
+      engine_->tend();
       break;
     case EventKind::kTakeKeyEvents:
       static_cast<void>(engine_->take_key_events());

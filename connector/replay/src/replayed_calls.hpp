@@ -5,6 +5,7 @@
 #include "kvferry/recorder/event.hpp"
 #include "kvferry/recorder/recorder.hpp"
 
+#include "replayed_peers.hpp"
 #include "replayed_world.hpp"
 
 #include <chrono>
@@ -44,6 +45,7 @@ class ReplayedCalls {
   std::chrono::steady_clock::time_point now_;
   std::chrono::steady_clock::time_point latest_;  ///< That was recorded.
   ReplayedPool pool_;
+  PeerAnswers peer_answers_;
   ReplayedRequests requests_;
   std::size_t num_groups_;
   bool has_id_ = true;

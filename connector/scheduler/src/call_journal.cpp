@@ -239,6 +239,11 @@ void CallJournal::weights(WeightsId to, bool forgets) {
   to_->put(EventKind::kWeights, forgets ? recorder::kForgotten : kNoFlags, 0, stamp(), to.value());
 }
 
+void CallJournal::tended() {
+  if (to_ == nullptr) return;
+  to_->put(EventKind::kTended, kNoFlags, 0, stamp());
+}
+
 void CallJournal::simple(EventKind kind, std::uint32_t number) {
   if (to_ == nullptr) return;
   is_stamped_ = false;

@@ -74,6 +74,7 @@ class CallJournal {
   void finished(const Request* request, std::uint32_t num_tokens);
   void reset();
   void weights(WeightsId to, bool forgets);
+  void tended();
   /// A call without a time and a request.
   void simple(recorder::EventKind kind, std::uint32_t number = 0);
   /// The call throws this.

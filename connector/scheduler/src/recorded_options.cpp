@@ -2,6 +2,7 @@
 #include "kvferry/connector/scheduler/recorded_options.hpp"
 
 #include "kvferry/base/error.hpp"
+#include "kvferry/cpu_tier/slots/peers.hpp"
 #include "kvferry/recorder/recording.hpp"
 
 #include <cstdlib>
@@ -87,11 +88,8 @@ const std::map<std::string, Reader, std::less<>>& readers() {
        }},
       {"max_chunks", [](Options& to, Values& of) { to.max_chunks = of.number<std::uint32_t>(); }},
       {"shared_tier",
-       [](Options&, Values& of) {
-         if (of.number() == 0) return;
-         throw RecordingError(
-             "the recorded engine shares its tier with others: what they and the tier's keeper did "
-             "is not recorded, so the recording cannot be replayed; it can be read");
+       [](Options& to, Values& of) {
+         if (of.number() != 0) to.replayed_peers = cpu_tier::no_peers;
        }},
       {"tier",
        [](Options& to, Values& of) {
@@ -143,7 +141,7 @@ std::string config_text(const SchedulerOptions& options) {
     text << "replica " << one.size << ' ' << one.index << '\n';
   }
   text << "max_chunks " << options.max_chunks << '\n';
-  text << "shared_tier " << (options.shared_tier == nullptr ? 0 : 1) << '\n';
+  text << "shared_tier " << (options.shares_tier() ? 1 : 0) << '\n';
   text << "tier " << static_cast<int>(options.tier.eviction) << ' '
        << static_cast<int>(options.tier.admission) << std::hexfloat << ' '
        << options.tier.max_awaited_share << ' ' << options.tier.max_promised_share << ' '

@@ -4,6 +4,7 @@
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+#include "kvferry/recorder/recorded_error.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -37,7 +38,8 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
     : calls(given.recorder, given.clock, given.groups.size()),
       decisions(given.recorder),
       options(with_journal(std::move(given), calls)),
-      tier(make_tier(options)),
+      peer_answers(options.recorder),
+      tier(make_tier(options, &peer_answers)),
       groups(options.groups, options.hash_tokens),
       backlog(options.num_blocks),
       requests(options.domain, options.groups.size()),
@@ -59,7 +61,7 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
   }
   take_weights(options.weights);
   if (options.shared_tier != nullptr) {
-    keeper.emplace(*tier, *options.shared_tier, options.keeper_thread);
+    keeper.emplace([this] { tend(); }, *options.shared_tier, options.keeper_thread);
   }
 }
 
@@ -110,7 +112,7 @@ std::optional<std::uint32_t> SchedulerEngine::Parts::look_up(Request& request,
   const std::uint32_t whole = std::min(request.num_hashes, groups.num_loadable(num_tokens));
   const std::uint32_t limit =
       whole > first ? first + std::min(whole - first, request.load_limit) : whole;
-  if (options.shared_tier != nullptr && num_first_chunks == 0) {
+  if (options.shares_tier() && num_first_chunks == 0) {
     const auto early = limit > first && may_wait_for_ranks() ? std::nullopt : std::optional(0U);
     LookupAnswer none;
     none.first = none.end = none.full_end = first;
@@ -158,8 +160,15 @@ void SchedulerEngine::Parts::drop_added(TableUpdate update, GroupBlocks blocks,
   }
 }
 
-void SchedulerEngine::Parts::keep_in_step() {
-  if (keeper && options.keeper_thread == cpu_tier::KeeperThread::kNone) keeper->keep(now());
+void SchedulerEngine::Parts::tend() {
+  in_turn([this] {
+    // On the keeper's thread, only this call records.
+    recorder::Recorder* const before = recorder::witness();
+    calls.tended();
+    tier->tend(now());
+    decisions.moved(*tier);
+    recorder::set_witness(before);
+  });
 }
 
 bool SchedulerEngine::Parts::may_wait_for_ranks() {
@@ -172,7 +181,7 @@ void SchedulerEngine::Parts::grow_tier() {
   if (num_first_chunks == 0) {
     resizer.begin({std::min(ranks.least_first_chunks(), options.max_chunks),
                    std::min(ranks.least_max_chunks(), options.max_chunks),
-                   options.shared_tier == nullptr ? ranks.chunks_per_run() : 0});
+                   options.shares_tier() ? 0 : ranks.chunks_per_run()});
   }
   if (ranks.have_grown()) resizer.have_grown();
   const std::uint32_t now_ready = std::min(ranks.least_chunks(), resizer.first_chunks());

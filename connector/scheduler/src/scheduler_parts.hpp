@@ -27,12 +27,14 @@
 #include "store_planner.hpp"
 #include "tier_resizer.hpp"
 #include "transfer_ids.hpp"
+#include "watched_peers.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,6 +48,20 @@ namespace kvferry::connector {
 /// knows the parts that it is constructed with, and none that come after it.
 struct SchedulerEngine::Parts {
   explicit Parts(SchedulerOptions given);
+
+  /// Makes a call of the scheduler side: not while the keeper's thread works, so that no call's
+  /// recording has the keeper's work in it. What it throws is recorded.
+  template <class Call>
+  auto in_turn(const Call& call) {
+    std::unique_lock turn(turns, std::defer_lock);
+    if (options.shared_tier != nullptr) turn.lock();
+    try {
+      return call();
+    } catch (const std::exception& error) {
+      threw(error);
+      throw;
+    }
+  }
 
   // ---- requests ----
 
@@ -94,8 +110,8 @@ struct SchedulerEngine::Parts {
   [[nodiscard]] std::chrono::steady_clock::time_point now() const {
     return options.clock ? options.clock() : std::chrono::steady_clock::now();
   }
-  /// The keeper's work, if it has no thread.
-  void keep_in_step();
+  /// SchedulerEngine::tend().
+  void tend();
   /// Gives the tier the slots that are ready on every rank.
   void grow_tier();
   /// The reports that are meant for this engine. Throws as fold() does; then nothing has changed.
@@ -133,6 +149,8 @@ struct SchedulerEngine::Parts {
   BlockPool* pool = nullptr;       ///< Null before set_pool().
   BlockPool* read_pool = nullptr;  ///< The same as it is read: its answers can be recorded.
   WeightsId weights;               ///< The model's present weights.
+  std::mutex turns;                ///< Held by in_turn() if there is a keeper.
+  PeerJournal peer_answers;
   const std::unique_ptr<cpu_tier::Tier> tier;
   BlockGroups groups;
   Backlog backlog;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "guest_slots.hpp"
+#include "kvferry/cpu_tier/peers/guest_slots.hpp"
 
 #include "kvferry/base/check.hpp"
 
@@ -7,14 +7,14 @@
 
 namespace kvferry::cpu_tier {
 
-GuestSlots::GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots)
-    : slots_(slots), index_(index), by_slot_(max_slots) {}
+GuestSlots::GuestSlots(GuestLeases& leases, BlockIndex& index, std::uint32_t max_slots)
+    : leases_(leases), index_(index), by_slot_(max_slots) {}
 
 GuestSlots::~GuestSlots() {
   KVFERRY_CHECK(num_leased_ == num_left_behind_,
                 std::to_string(num_leased_ - num_left_behind_) + " guests are still leased");
   hide_all();
-  for (const SlotId slot : guests_) slots_.leave_lease(slot);
+  for (const SlotId slot : guests_) leases_.leave_lease(slot);
 }
 
 std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
@@ -23,22 +23,13 @@ std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
   if (known != BlockIndex::kNoSlot) return known;
   // This allocates before the lease, because nothing may fail between the lease and its record.
   if (guests_.size() == guests_.capacity()) guests_.reserve(2 * guests_.size() + 1);
-  const std::optional<SlotId> slot = slots_.lease(key);
+  const std::optional<SlotId> slot = leases_.lease(key);
   if (!slot) return std::nullopt;
   guests_.push_back(*slot);
   guest(*slot) = {.position = static_cast<std::uint32_t>(guests_.size()), .asked_for = 1};
   index_.insert({&key, 1}, {&*slot, 1});
   ++num_found_total_;
   return slot;
-}
-
-void GuestSlots::prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const {
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch(keys[i]);
-  }
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch_slots(keys[i]);
-  }
 }
 
 bool GuestSlots::ask_for(SlotId slot) {
@@ -82,7 +73,7 @@ bool GuestSlots::hide(SlotId slot) {
 }
 
 bool GuestSlots::shun(SlotId slot) {
-  slots_.shun(slot);
+  leases_.shun(slot);
   return hide(slot);
 }
 
@@ -98,7 +89,7 @@ void GuestSlots::let_go(SlotId slot) {
   guest(last).position = gone.position;
   guests_.pop_back();
   guest(slot) = {};
-  slots_.end_lease(slot);
+  leases_.end_lease(slot);
 }
 
 bool GuestSlots::may_become_own(SlotId slot) {

@@ -18,7 +18,7 @@ bool SharedSlots::refill_unused(SlotId slot) const {
   return !directory_->slot(place).take_touched() && directory_->refill(place);
 }
 
-std::optional<SlotId> SharedSlots::lease(const BlockKey& key) const {
+std::optional<SlotId> SharedSlots::lease(const BlockKey& key) {
   const std::optional<SlotPlace> place = directory_->leases().lease(key);
   if (!place) return std::nullopt;
   if (directory_->records().shape_of(place->chunk) == shape_) {

@@ -4,6 +4,7 @@
 #include "kvferry/base/divisor.hpp"
 #include "kvferry/base/ids.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
+#include "kvferry/cpu_tier/peers/guest_slots.hpp"
 #include "kvferry/cpu_tier/peers/slot_word.hpp"
 #include "kvferry/cpu_tier/peers/tier_directory.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
@@ -14,7 +15,7 @@ namespace kvferry::cpu_tier {
 
 /// The slots of one slab class of a shared tier, numbered as in SlotClass: slot s is in chunk s /
 /// num_slots, whichever engine owns that chunk. A view; threads as in TierDirectory.
-class SharedSlots {
+class SharedSlots final : public GuestLeases {
  public:
   SharedSlots(TierDirectory& directory, const ChunkShape& shape)
       : directory_(&directory), shape_(shape), chunk_slots_(shape.num_slots) {}
@@ -61,12 +62,10 @@ class SharedSlots {
   // ---- slots of others ----
 
   /// Leases the slot of another instance, or without an owner, that holds the key.
-  [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) const;
-  void end_lease(SlotId slot) const { directory_->leases().end_lease(place_of(slot)); }
-  /// A rank may still read the slot after the tier is gone.
-  void leave_lease(SlotId slot) const { directory_->leases().leave_lease(place_of(slot)); }
-  /// The slot's bytes are in doubt: this instance no longer leases its content.
-  void shun(SlotId slot) const { directory_->leases().shun(place_of(slot)); }
+  [[nodiscard]] std::optional<SlotId> lease(const BlockKey& key) override;
+  void end_lease(SlotId slot) override { directory_->leases().end_lease(place_of(slot)); }
+  void leave_lease(SlotId slot) override { directory_->leases().leave_lease(place_of(slot)); }
+  void shun(SlotId slot) override { directory_->leases().shun(place_of(slot)); }
   /// Prefetches what refill_unused(), begin_fill() and publish() change in the slot.
   void prefetch(SlotId slot) const { directory_->prefetch(place_of(slot)); }
   /// Prefetches what publish() changes in the hints, for a key that may have no slot yet.

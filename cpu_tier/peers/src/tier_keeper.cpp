@@ -3,8 +3,10 @@
 
 #include "kvferry/base/error.hpp"
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 namespace kvferry::cpu_tier {
 namespace {
@@ -17,14 +19,17 @@ constexpr std::uint32_t kSweepPeriods = 10;
 
 }  // namespace
 
-TierKeeper::TierKeeper(Tier& tier, TierDirectory& directory, KeeperThread thread)
-    : tier_(tier), directory_(directory) {
+TierKeeper::TierKeeper(std::function<void()> tend, TierDirectory& directory, KeeperThread thread)
+    : tend_(std::move(tend)), directory_(directory) {
   if (thread == KeeperThread::kNone) return;
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
-void TierKeeper::keep(std::chrono::steady_clock::time_point now) {
-  tier_.tend(now);
+TierKeeper::TierKeeper(Tier& tier, TierDirectory& directory)
+    : TierKeeper([&tier] { tier.tend(std::chrono::steady_clock::now()); }, directory) {}
+
+void TierKeeper::keep() {
+  tend_();
   if (num_periods_++ % kSweepPeriods != 0) return;
   try {
     static_cast<void>(directory_.sweep());
@@ -37,7 +42,7 @@ void TierKeeper::run(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any wake;
   while (!stop.stop_requested()) {
-    keep(std::chrono::steady_clock::now());
+    keep();
     std::unique_lock lock(mutex);
     wake.wait_for(lock, stop, kPeriod, [] { return false; });
   }

@@ -106,23 +106,32 @@ void TierPeerSlots::read_keys(SlotId first, std::span<std::optional<BlockKey>> k
   }
 }
 
+void TierPeerSlots::prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const {
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch(keys[i]);
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch_slots(keys[i]);
+  }
+}
+
 SlotId TierPeerSlots::guest_if_absent(std::span<const BlockKey> keys, std::span<const SlotId> slots,
                                       std::size_t i) {
   if (i % kAhead == 0) {
     const std::size_t count = std::min(kAhead, keys.size() - i);
-    guests_.prefetch(keys.subspan(i, count), slots.subspan(i, count));
+    prefetch(keys.subspan(i, count), slots.subspan(i, count));
   }
   if (slots[i] != BlockIndex::kNoSlot) return slots[i];
   return guests_.find(keys[i]).value_or(BlockIndex::kNoSlot);
 }
 
 void TierPeerSlots::find(std::span<const BlockKey> keys, std::span<SlotId> slots) {
-  if (guests_.finds_nothing()) return;
+  if (slots_.is_alone()) return;
   for (std::size_t i = 0; i < keys.size(); ++i) slots[i] = guest_if_absent(keys, slots, i);
 }
 
 void TierPeerSlots::find_prefix(std::span<const BlockKey> keys, std::span<SlotId> slots) {
-  if (guests_.finds_nothing()) return;
+  if (slots_.is_alone()) return;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     slots[i] = guest_if_absent(keys, slots, i);
     if (slots[i] == BlockIndex::kNoSlot) return;
@@ -130,13 +139,13 @@ void TierPeerSlots::find_prefix(std::span<const BlockKey> keys, std::span<SlotId
 }
 
 void TierPeerSlots::mark_held(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
-  if (guests_.finds_nothing()) return;
+  if (slots_.is_alone()) return;
   // Keys that no instance has are about to be stored, which changes their hints.
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (slots[i] == BlockIndex::kNoSlot) slots_.prefetch_to_change(keys[i]);
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (slots[i] == BlockIndex::kNoSlot && guests_.has(keys[i])) slots[i] = kHeldByPeer;
+    if (slots[i] == BlockIndex::kNoSlot && slots_.has(keys[i])) slots[i] = kHeldByPeer;
   }
 }
 

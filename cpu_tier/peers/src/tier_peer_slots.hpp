@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvferry/cpu_tier/peers/guest_slots.hpp"
 #include "kvferry/cpu_tier/slots/peers.hpp"
 
-#include "guest_slots.hpp"
 #include "shared_slots.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace kvferry::cpu_tier {
 class TierPeerSlots final : public PeerSlots {
  public:
   TierPeerSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots)
-      : slots_(slots), guests_(slots, index, max_slots) {}
+      : slots_(slots), guests_(slots_, index, max_slots) {}
 
   void begin_fill(std::span<const SlotId> slots, std::uint32_t num_free) override;
   void publish(std::span<const SlotId> slots, const BlockIndex& index) override;
@@ -55,6 +55,8 @@ class TierPeerSlots final : public PeerSlots {
     return static_cast<std::size_t>(std::partition(slots.begin(), slots.end(), is_true) -
                                     slots.begin());
   }
+  /// Prefetches what guests_.find() needs for the keys whose slot is BlockIndex::kNoSlot.
+  void prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const;
   /// slots[i] if it is not absent; otherwise the slot of a guest with keys[i], if there is one.
   /// Call it with ascending `i`.
   [[nodiscard]] SlotId guest_if_absent(std::span<const BlockKey> keys,

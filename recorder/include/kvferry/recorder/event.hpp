@@ -11,7 +11,8 @@ namespace kvferry::recorder {
 /// What an event says. The numbers are part of the file's format: none is used twice, and a new
 /// kind gets the next one. At most kMaxKinds.
 ///
-/// Inputs (is_input()) are the calls of a SchedulerEngine's functions, in their order. The events
+/// Inputs (is_input()) are the calls of a SchedulerEngine's functions, in their order, and the work
+/// of a shared tier's keeper between them. The events
 /// up to the next input belong to that call: the answers that it got from outside, and what it
 /// decided. A rank's recording has the plans that it got, and what it did. An event's *number* is
 /// the request's (RequestId, its low 32 bits; 0: unknown to the scheduler side), unless the list
@@ -62,6 +63,8 @@ enum class EventKind : std::uint8_t {
   /// The engine's pool is known (number 1) or gone (number 0).
   kPool = 16,
   kTakeKeyEvents = 17,
+  /// A shared tier's keeper did its work. Word: time.
+  kTended = 18,
 
   // ---- answers from outside ----
 
@@ -81,6 +84,9 @@ enum class EventKind : std::uint8_t {
   /// The pool's key of a block. Number: the block. Words: none, or two: the key's folded hash, and
   /// weights << 32 | group << 16 | hash_bytes.
   kPoolKey = 25,
+  /// What the engines that share the tier were asked, and the answer. Flags: PeerAnswer, which says
+  /// what number and words are.
+  kPeers = 26,
 
   // ---- decisions ----
 
@@ -207,6 +213,40 @@ enum class Leaving : std::uint8_t {
                    ///< rank, and in which load).
 };
 
+/// What a tier has learned from its peers (kPeers; cpu_tier::PeerSlots and cpu_tier::Peers). Slots
+/// are in pairs, like block ids.
+enum class PeerAnswer : std::uint8_t {
+  /// For how many of the given slots a change was possible. Words: if not for all of them, the
+  /// slots in their new order, in which these come first.
+  kRefilled = 0,
+  kEvicted = 1,
+  kForgotten = 2,
+  kFreed = 3,
+  /// Whether a peer reads any slot of a chunk. Number: 1 or 0.
+  kRead = 4,
+  /// The keys in a chunk that was taken. Number: how many. Words: for each the index of its slot in
+  /// the chunk | group << 16 and hash_bytes; BlockKey::folded_hash(); BlockKey::weights.
+  kKeys = 5,
+  /// Slots of peers that a lookup found. Number: how many. Words: for each the index of its key |
+  /// slot.
+  kFound = 6,
+  /// Keys that peers have. Number: how many. Words: their indices, in pairs.
+  kHeld = 7,
+  /// Slots that peers have withdrawn. Number: how many.
+  kWithdrawn = 8,
+  /// Number: about how many chunks could be taken.
+  kObtainable = 9,
+  /// A chunk that was taken. Number: 1, or 0 for none. Words: chunk | whether its contents can be
+  /// used, 1 or 0; and then its number of slots | which of the classes with that number.
+  kTaken = 10,
+  /// Whether chunks could be divided, or given up. Number: 1 or 0.
+  kDivided = 11,
+  kGivenUp = 12,
+  /// Number: the chunks that peers should have.
+  kWanted = 13
+};
+inline constexpr std::size_t kNumPeerAnswers = 14;
+
 /// How a load has ended (kLoadEnded).
 enum class LoadFate : std::uint8_t {
   kLoaded = 0,
@@ -267,11 +307,11 @@ struct Event {
 
 /// Whether it is a call of the scheduler side.
 [[nodiscard]] constexpr bool is_input(EventKind kind) {
-  return kind >= EventKind::kRequest && kind <= EventKind::kTakeKeyEvents;
+  return kind >= EventKind::kRequest && kind <= EventKind::kTended;
 }
 /// Whether it is what a call read outside.
 [[nodiscard]] constexpr bool is_answer(EventKind kind) {
-  return kind >= EventKind::kReport && kind <= EventKind::kPoolKey;
+  return kind >= EventKind::kReport && kind <= EventKind::kPeers;
 }
 
 /// Whether its first word is a time.

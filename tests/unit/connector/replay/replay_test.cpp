@@ -212,7 +212,7 @@ TEST_F(ReplayTest, ABrokenInvariantThatStoppedTheProcessComesAgain) {
   expect_named(*result.last_error, {"broken invariant", ".cpp:"});
   EXPECT_EQ(recorded_books(), "");  // They could not be trusted.
   expect_named(result.books, {R"("id": "a")", R"("status": "idle")"});
-  is_shared_ = true;  // The child went on in the ring, and this process did not.
+  forget_recording();  // The child went on in the ring, and this process did not.
 }
 
 TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedByALineThatSaysWhy) {
@@ -223,12 +223,6 @@ TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedByALineThatSaysWhy) {
                  static_cast<void>(replay({good.head(), 77, words}));
                }),
                {"first 77 words were overwritten", "larger"});
-  recorder::RecordingHead shared = good.head();
-  shared.config.replace(shared.config.find("shared_tier 0"), 13, "shared_tier 1");
-  expect_named(complaint_of<RecordingError>([&] {
-                 static_cast<void>(replay({shared, 0, words}));
-               }),
-               {"shares its tier", "cannot be replayed"});
   recorder::RecordingHead odd = good.head();
   odd.config += "world_size many\n";
   expect_named(complaint_of<RecordingError>([&] {
@@ -247,7 +241,6 @@ TEST_F(ReplayTest, ABrokenInvariantThatIsNotRecordedIsADifference) {
   live(10);
   const int status = break_in_a_process();
   ASSERT_TRUE(WIFSIGNALED(status)) << status;
-  is_shared_ = true;  // The child went on in the ring, and this process did not.
   std::vector<std::uint64_t> words = words_of(recorded());
   const std::string broken = to_text(last_event(recorded()));
   words.resize(last_event(recorded()).position);
@@ -259,6 +252,16 @@ TEST_F(ReplayTest, ABrokenInvariantThatIsNotRecordedIsADifference) {
   EXPECT_EQ(result.difference->replayed, broken);
   EXPECT_EQ(result.difference->call.find("plan"), 0U);
   EXPECT_FALSE(result.last_error);
+  forget_recording();  // The child went on in the ring, and this process did not.
+}
+
+TEST_F(ReplayTest, AnswersOfPeersThatAreMissingAreADifference) {
+  live(30);
+  recorder::RecordingHead shared = recorded().head();
+  shared.config.replace(shared.config.find("shared_tier 0"), 13, "shared_tier 1");
+  const ReplayResult result = replay({shared, 0, words_of(recorded())});
+  ASSERT_TRUE(result.difference);
+  expect_named(result.difference->replayed, {"peers (answer"});
 }
 
 TEST_F(ReplayTest, AChildFindsWhatThisProcessFinds) {

@@ -80,12 +80,17 @@ class SchedulerTest : public ::testing::Test {
     end_recording();
     engine_.reset();
     recorder_ = recorder_of(options, std::uint64_t{1} << 22U, recording_path_);
-    is_shared_ = shared_tier_ != nullptr;
     engine_ = std::make_unique<SchedulerEngine>(std::move(options));
     engine_->set_pool(&pool_);
   }
-  void end_recording() const {
-    if (recorder_ != nullptr && !is_shared_) expect_replay(*recorder_);
+  void end_recording() {
+    if (shared_tier_ != nullptr) engine_.reset();  // Its keeper records, too.
+    if (recorder_ != nullptr) expect_replay(*recorder_);
+  }
+  /// The engine ends, and what it did is not replayed.
+  void forget_recording() {
+    engine_.reset();
+    recorder_.reset();
   }
   void register_ranks(const Sizes& sizes) {
     fold({topology_report(kRankA, sizes), topology_report(kRankB, sizes)});
@@ -211,7 +216,6 @@ class SchedulerTest : public ::testing::Test {
   std::string recording_path_;  ///< Of the next engine; empty: it records in memory.
   std::unique_ptr<recorder::Recorder> recorder_;
   std::unique_ptr<SchedulerEngine> engine_;
-  bool is_shared_ = false;          ///< Its recording cannot be replayed.
   std::vector<std::string> stale_;  ///< Of the last fold.
   std::uint64_t num_fills_ = 0;
 };

@@ -2,13 +2,18 @@
 // The scheduler of an engine that shares its tier with another one.
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
+#include "kvferry/recorder/recording.hpp"
 
 #include "one_class.hpp"
 #include "scheduler_fixture.hpp"
 #include "shared_instance.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <optional>
 #include <set>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +27,7 @@ class SchedulerSharedTest : public SchedulerTest {
   SchedulerSharedTest()
       : rig_(Other::kShape), directory_(rig_.join("mine")), other_(rig_, "other") {
     shared_tier_ = directory_.get();
+    keeper_thread_ = cpu_tier::KeeperThread::kNone;
     classes_ = {{Other::kChunkSlots, {100, 200}}};
     restart(Other::kNumChunks);
     register_ranks({.num_slots = Other::kNumChunks});
@@ -302,6 +308,29 @@ TEST_F(SchedulerSharedTest, WhatTheLostEngineHadIsServedOn) {
   other_.~Instance();
   new (&other_) Other(rig_, "next");
   EXPECT_EQ(fold_ends(load_all("r")), Ids{"r"});
+}
+
+// The test's clock stands still, because the keeper's thread reads it.
+TEST_F(SchedulerSharedTest, WhatTheKeepersThreadDoesBetweenCallsComesAgainInAReplay) {
+  keeper_thread_ = cpu_tier::KeeperThread::kOwn;
+  restart_shared();
+  register_ranks({.num_slots = Other::kNumChunks});
+  const auto num_tended = [this] {
+    const auto recording = recorder::Recording::from_bytes(recorder_->bytes());
+    return std::count_if(recording.begin(), recording.end(), [](const recorder::Event& event) {
+      return event.kind() == recorder::EventKind::kTended;
+    });
+  };
+  store_elsewhere({1, 2, 3, 4});
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(450);
+  for (std::uint32_t i = 0; std::chrono::steady_clock::now() < until; ++i) {
+    fill({100 + i, 200 + i}, 0);
+    fold_ends(load_all("r" + std::to_string(i)));
+    engine_->on_finished("r" + std::to_string(i));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  engine_.reset();
+  EXPECT_GE(num_tended(), 2);
 }
 
 }  // namespace

@@ -49,8 +49,11 @@ struct ReplayResult {
 /// compared. If a broken invariant stopped the recorded process, the calls are made in a forked
 /// child, which stops in the same way.
 ///
-/// Throws RecordingError if the recording lacks its beginning, or an event that it needs, or is of
-/// an engine whose tier is shared; ResourceError if the child cannot be made.
+/// If the engine's tier was shared, the replay gives the recorded answers of its peers, and makes
+/// the calls of its keeper.
+///
+/// Throws RecordingError if the recording lacks its beginning, or an event that it needs, and
+/// ResourceError if the child cannot be made.
 [[nodiscard]] ReplayResult replay(const recorder::Recording& recording,
                                   const ReplayOptions& options = {});
 

@@ -39,9 +39,9 @@ enum class CheckDepth : std::uint8_t { kCounts, kAll };
 /// One step: on_preempted() and on_scheduled() for the requests of the step, on_state() for the
 /// states that they leave, then finish_plan(). Between two plans the engine calls lookup(),
 /// on_allocated(), on_finished() and fold() in any order. Slots are reserved only in finish_plan().
-/// The keeper of a shared tier gives up chunks on its own thread, but not between a lookup() and
-/// the end of its step (Tier::hold_still()): until finish_plan(), no block that a lookup() found is
-/// evicted.
+/// The keeper of a shared tier works on its own thread, between two calls. It gives up no chunk
+/// between a lookup() and the end of its step (Tier::hold_still()): until finish_plan(), no block
+/// that a lookup() found is evicted.
 ///
 /// A call that names a block that the engine's pool does not have throws ProtocolError and changes
 /// nothing.
@@ -145,6 +145,8 @@ class SchedulerEngine {
   /// found under them. To be called while no step is under way. Does nothing if the model has these
   /// weights already.
   void change_weights(WeightsId to, OldBlocks old_blocks);
+  /// The work of a shared tier's keeper (Tier::tend()), for a replay: otherwise the keeper does it.
+  void tend();
   /// From now on the tier is to have this many chunks, as far as the ranks' memory allows. Each
   /// finish_plan() takes some into use or out of use, the coldest first. A chunk that a transfer
   /// touches stays until the transfer has ended. Nothing changes if the memory of a rank cannot be

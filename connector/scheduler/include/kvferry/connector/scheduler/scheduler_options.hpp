@@ -87,6 +87,10 @@ struct SchedulerOptions {
   cpu_tier::TierDirectory* shared_tier = nullptr;
   /// kNone: the shared tier is kept in finish_plan(), by `clock`.
   cpu_tier::KeeperThread keeper_thread = cpu_tier::KeeperThread::kOwn;
+  /// For a replay: makes the peers of a tier that was shared. There is no keeper then; see
+  /// SchedulerEngine::tend(). Empty: `shared_tier` says whether there are any.
+  std::function<std::unique_ptr<cpu_tier::Peers>()> replayed_peers;
+  [[nodiscard]] bool shares_tier() const { return shared_tier != nullptr || replayed_peers; }
   /// Which blocks the tier stores and evicts.
   cpu_tier::TierOptions tier;
   std::vector<KvGroup> groups{KvGroup{}};

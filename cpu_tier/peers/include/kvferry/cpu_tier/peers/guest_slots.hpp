@@ -6,8 +6,6 @@
 #include "kvferry/cpu_tier/slots/block_index.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
-#include "shared_slots.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -15,6 +13,20 @@
 #include <vector>
 
 namespace kvferry::cpu_tier {
+
+/// The leases that this instance takes on slots of others, or without an owner.
+class GuestLeases {
+ public:
+  virtual ~GuestLeases() = default;
+
+  /// Leases a slot that holds the key, and returns it; nothing if there is none.
+  [[nodiscard]] virtual std::optional<SlotId> lease(const BlockKey& key) = 0;
+  virtual void end_lease(SlotId slot) = 0;
+  /// A rank may still read the slot after the tier is gone.
+  virtual void leave_lease(SlotId slot) = 0;
+  /// The slot's bytes are in doubt: this instance no longer leases its content.
+  virtual void shun(SlotId slot) = 0;
+};
 
 /// Slots of other instances of a shared tier, or without an owner, that this instance has found and
 /// may read. A guest is leased from the moment it is found, so that the result of a lookup stays
@@ -25,23 +37,17 @@ namespace kvferry::cpu_tier {
 /// time.
 class GuestSlots {
  public:
-  /// Slots are below `max_slots`. `index` is the tier's, and outlives this object.
-  GuestSlots(const SharedSlots& slots, BlockIndex& index, std::uint32_t max_slots);
+  /// Slots are below `max_slots`. `index` is the tier's. It and `leases` outlive this object.
+  GuestSlots(GuestLeases& leases, BlockIndex& index, std::uint32_t max_slots);
   /// Releases all guests but those left behind. No other guest is leased here by then.
   ~GuestSlots();
   GuestSlots(const GuestSlots&) = delete;
   GuestSlots& operator=(const GuestSlots&) = delete;
 
-  /// Whether find() and has() find nothing for any key.
-  [[nodiscard]] bool finds_nothing() const { return slots_.is_alone(); }
   /// The slot of a key that was not in the index a moment ago. It is the slot of a guest that is
   /// found now and enters the index, or one that entered the index in the meantime, for example if
   /// a key is asked for twice.
   [[nodiscard]] std::optional<SlotId> find(const BlockKey& key);
-  /// Whether some instance has the key, which is not in the index. Takes no lease.
-  [[nodiscard]] bool has(const BlockKey& key) const { return slots_.has(key); }
-  /// Prefetches what find() needs for the keys whose slot is BlockIndex::kNoSlot.
-  void prefetch(std::span<const BlockKey> keys, std::span<const SlotId> slots) const;
 
   /// Whether the slot is a guest, whether or not it can be found.
   [[nodiscard]] bool knows(SlotId slot) const { return guest(slot).position != 0; }
@@ -88,7 +94,7 @@ class GuestSlots {
   /// Releases a guest that is not leased here.
   void let_go(SlotId slot);
 
-  SharedSlots slots_;
+  GuestLeases& leases_;
   BlockIndex& index_;
   std::vector<Guest, HugePageAllocator<Guest>> by_slot_;
   std::vector<SlotId> guests_;  ///< In any order.

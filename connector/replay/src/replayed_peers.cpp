@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replayed_peers.hpp"
+
+#include "kvferry/cpu_tier/peers/guest_slots.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvferry::connector {
+
+using cpu_tier::BlockIndex;
+using cpu_tier::BlockKey;
+using cpu_tier::ChunkShape;
+using cpu_tier::PeerSlots;
+using cpu_tier::SlotRange;
+using cpu_tier::TakenChunks;
+using recorder::Event;
+using recorder::PeerAnswer;
+
+std::optional<Event> PeerAnswers::next(PeerAnswer what) {
+  if (answers_.empty() || answers_.front().head.flags() != static_cast<std::uint8_t>(what)) {
+    return std::nullopt;
+  }
+  const Event answer = answers_.front();
+  answers_.pop_front();
+  return answer;
+}
+
+namespace {
+
+/// The answer's 32-bit value `i`; 0 if it has none.
+std::uint32_t half_of(const Event& answer, std::size_t i) {
+  if (i / 2 >= answer.words.size()) return 0;
+  return i % 2 == 0 ? answer.low(i / 2) : answer.high(i / 2);
+}
+
+/// A number that is the whole answer.
+std::uint32_t number_in(PeerAnswers& answers, PeerAnswer what, std::uint32_t otherwise) {
+  const std::optional<Event> answer = answers.next(what);
+  return answer ? answer->number() : otherwise;
+}
+
+/// Leases the slot that the recorded lookup found.
+class FoundLease final : public cpu_tier::GuestLeases {
+ public:
+  void find(std::optional<SlotId> slot) { found_ = slot; }
+  [[nodiscard]] std::optional<SlotId> lease(const BlockKey&) override {
+    return std::exchange(found_, std::nullopt);
+  }
+  void end_lease(SlotId) override {}
+  void leave_lease(SlotId) override {}
+  void shun(SlotId) override {}
+
+ private:
+  std::optional<SlotId> found_;
+};
+
+class ReplayedPeerSlots final : public PeerSlots {
+ public:
+  ReplayedPeerSlots(PeerAnswers& answers, BlockIndex& index, std::uint32_t max_slots)
+      : answers_(answers),
+        index_(index),
+        max_slots_(max_slots),
+        guests_(lease_, index, max_slots) {}
+
+  void begin_fill(std::span<const SlotId>, std::uint32_t) override {}
+  void publish(std::span<const SlotId>, const BlockIndex&) override {}
+  void abandon(std::span<const SlotId>) override {}
+  std::size_t refill_unused(std::span<SlotId> slots) override {
+    return changed(PeerAnswer::kRefilled, slots);
+  }
+  std::size_t evict(std::span<SlotId> slots) override {
+    return changed(PeerAnswer::kEvicted, slots);
+  }
+  std::size_t forget(std::span<SlotId> slots) override {
+    return changed(PeerAnswer::kForgotten, slots);
+  }
+  std::size_t make_free(std::span<SlotId> slots) override {
+    return changed(PeerAnswer::kFreed, slots);
+  }
+  [[nodiscard]] bool any_read(SlotRange) const override {
+    return number_in(answers_, PeerAnswer::kRead, 0) != 0;
+  }
+  void read_keys(SlotId first, std::span<std::optional<BlockKey>> keys) const override;
+
+  void find(std::span<const BlockKey> keys, std::span<SlotId> slots) override;
+  void find_prefix(std::span<const BlockKey> keys, std::span<SlotId> slots) override {
+    find(keys, slots);
+  }
+  void mark_held(std::span<const BlockKey> keys, std::span<SlotId> slots) const override;
+  [[nodiscard]] std::size_t ask_for(std::span<const SlotId> slots) override {
+    std::size_t count = 0;
+    while (count < slots.size() && guests_.ask_for(slots[count])) ++count;
+    return count;
+  }
+  bool hide(std::span<SlotId> slots) override;
+  void lease(std::span<const SlotId> slots) override {
+    for (const SlotId slot : slots) guests_.lease(slot);
+  }
+  bool end_leases(std::span<const SlotId> slots) override {
+    bool any = false;
+    for (std::size_t i = slots.size(); i-- > 0;) any = guests_.end_lease(slots[i]) || any;
+    return any;
+  }
+  void leave_behind(std::span<const SlotId> slots) override {
+    for (const SlotId slot : slots) guests_.leave_behind(slot);
+  }
+  bool shun(std::span<const SlotId> slots) override {
+    bool any = false;
+    for (const SlotId slot : slots) {
+      if (guests_.knows(slot)) any = guests_.shun(slot) || any;
+    }
+    return any;
+  }
+  void withdraw(std::span<const SlotId>) override {}
+  [[nodiscard]] std::vector<SlotId> take_withdrawn() override;
+  bool hide_all() override { return guests_.hide_all(); }
+  [[nodiscard]] bool let_go(SlotRange range) override {
+    for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
+      if (!guests_.may_become_own(SlotId(slot))) return false;
+    }
+    return true;
+  }
+  bool drop_idle() override { return guests_.drop_idle(); }
+  [[nodiscard]] cpu_tier::GuestCounts guests() const override {
+    return {static_cast<std::uint32_t>(guests_.size()),
+            static_cast<std::uint32_t>(guests_.num_leased()),
+            static_cast<std::uint32_t>(guests_.num_in_index()), guests_.num_found_total()};
+  }
+  void check_invariants(const cpu_tier::SlotTable&) const override {}
+
+ private:
+  /// How many of the slots were changed; brings them into their recorded order.
+  std::size_t changed(PeerAnswer what, std::span<SlotId> slots);
+  /// Whether a lookup can have found this slot: it is no guest, and no key leads to it.
+  [[nodiscard]] bool may_be_found(SlotId slot) const;
+
+  PeerAnswers& answers_;
+  BlockIndex& index_;
+  const std::uint32_t max_slots_;
+  FoundLease lease_;
+  cpu_tier::GuestSlots guests_;
+};
+
+std::size_t ReplayedPeerSlots::changed(PeerAnswer what, std::span<SlotId> slots) {
+  const std::optional<Event> answer = answers_.next(what);
+  if (!answer || answer->number() >= slots.size()) return slots.size();
+  std::vector<SlotId> order;
+  for (std::size_t i = 0; i < slots.size(); ++i) order.emplace_back(half_of(*answer, i));
+  if (!std::is_permutation(order.begin(), order.end(), slots.begin())) return slots.size();
+  std::copy(order.begin(), order.end(), slots.begin());
+  return answer->number();
+}
+
+void ReplayedPeerSlots::read_keys(SlotId, std::span<std::optional<BlockKey>> keys) const {
+  std::fill(keys.begin(), keys.end(), std::nullopt);
+  const std::optional<Event> answer = answers_.next(PeerAnswer::kKeys);
+  for (std::size_t at = 0; answer && at + 2 < answer->words.size(); at += 3) {
+    const std::size_t index = answer->low(at);
+    const std::uint32_t kind = answer->high(at);
+    const std::uint16_t hash_bytes = kind & 0xFFFFU;
+    if (index >= keys.size() || hash_bytes == 0 || hash_bytes > BlockKey::kMaxHashBytes) continue;
+    BlockKey key;
+    std::memcpy(key.hash.data(), &answer->words[at + 1], sizeof(std::uint64_t));
+    key.hash_bytes = hash_bytes;
+    key.group = static_cast<std::uint16_t>(kind >> 16U);
+    key.weights = answer->low(at + 2);
+    keys[index] = key;
+  }
+}
+
+bool ReplayedPeerSlots::may_be_found(SlotId slot) const {
+  if (slot.value() >= max_slots_ || guests_.knows(slot)) return false;
+  SlotId leads_to = BlockIndex::kNoSlot;
+  index_.find({&index_.key(slot), 1}, {&leads_to, 1});
+  return leads_to != slot;
+}
+
+void ReplayedPeerSlots::find(std::span<const BlockKey> keys, std::span<SlotId> slots) {
+  if (std::find(slots.begin(), slots.end(), BlockIndex::kNoSlot) == slots.end()) return;
+  const std::optional<Event> answer = answers_.next(PeerAnswer::kFound);
+  for (std::size_t at = 0; answer && at < answer->words.size(); ++at) {
+    const std::size_t i = answer->low(at);
+    if (i >= slots.size() || slots[i] != BlockIndex::kNoSlot) continue;
+    const SlotId found(answer->high(at));
+    lease_.find(may_be_found(found) ? std::optional(found) : std::nullopt);
+    slots[i] = guests_.find(keys[i]).value_or(BlockIndex::kNoSlot);
+  }
+}
+
+void ReplayedPeerSlots::mark_held(std::span<const BlockKey>, std::span<SlotId> slots) const {
+  if (std::find(slots.begin(), slots.end(), BlockIndex::kNoSlot) == slots.end()) return;
+  const std::optional<Event> answer = answers_.next(PeerAnswer::kHeld);
+  if (!answer) return;
+  const std::size_t count = std::min<std::size_t>(answer->number(), 2 * answer->words.size());
+  for (std::size_t at = 0; at < count; ++at) {
+    const std::size_t i = half_of(*answer, at);
+    if (i < slots.size() && slots[i] == BlockIndex::kNoSlot) slots[i] = kHeldByPeer;
+  }
+}
+
+bool ReplayedPeerSlots::hide(std::span<SlotId> slots) {
+  bool any = false;
+  for (SlotId& slot : slots) {
+    if (slot == BlockIndex::kNoSlot || !guests_.knows(slot)) continue;
+    guests_.hide(slot);
+    slot = BlockIndex::kNoSlot;
+    any = true;
+  }
+  return any;
+}
+
+std::vector<SlotId> ReplayedPeerSlots::take_withdrawn() {
+  std::vector<SlotId> withdrawn;
+  const std::optional<Event> answer = answers_.next(PeerAnswer::kWithdrawn);
+  if (!answer) return withdrawn;
+  const std::size_t count = std::min<std::size_t>(answer->number(), 2 * answer->words.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    if (half_of(*answer, i) < max_slots_) withdrawn.emplace_back(half_of(*answer, i));
+  }
+  return withdrawn;
+}
+
+class ReplayedPeers final : public cpu_tier::Peers {
+ public:
+  explicit ReplayedPeers(PeerAnswers& answers) : answers_(answers) {}
+
+  [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape&, BlockIndex& index,
+                                                    std::uint32_t max_slots) override {
+    return std::make_unique<ReplayedPeerSlots>(answers_, index, max_slots);
+  }
+  void grow_to(std::uint32_t num_chunks) override { is_own_.resize(num_chunks, false); }
+  [[nodiscard]] std::uint32_t num_free_chunks() const override { return 0; }
+  [[nodiscard]] std::uint32_t num_obtainable_chunks() const override {
+    return std::min(number_in(answers_, PeerAnswer::kObtainable, 0),
+                    static_cast<std::uint32_t>(is_own_.size()));
+  }
+  [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override;
+  [[nodiscard]] bool divide(const TakenChunks& chunks, const ChunkShape&) override {
+    const bool all = number_in(answers_, PeerAnswer::kDivided, 1) != 0;
+    if (!all) is_own_[chunks.first.value()] = false;
+    return all;
+  }
+  bool give_up(ChunkId chunk) override {
+    const bool given = number_in(answers_, PeerAnswer::kGivenUp, 1) != 0;
+    if (given) is_own_[chunk.value()] = false;
+    return given;
+  }
+  bool take_out(ChunkId, std::uint32_t) override { return false; }
+  void put_back(ChunkId, std::uint32_t) override {}
+  [[nodiscard]] std::uint32_t tend(std::uint32_t, std::chrono::seconds) override {
+    return number_in(answers_, PeerAnswer::kWanted, 0);
+  }
+  void narrow_name_space(std::uint64_t) override {}
+  void leave_name_space() override {}
+  [[nodiscard]] bool outlives_tier() const override { return true; }
+
+ private:
+  PeerAnswers& answers_;
+  std::vector<bool> is_own_;  ///< By chunk.
+};
+
+TakenChunks ReplayedPeers::take_chunks(std::uint32_t most) {
+  if (most == 0) return {};
+  const std::optional<Event> answer = answers_.next(PeerAnswer::kTaken);
+  if (!answer || answer->number() != 1 || answer->words.size() < 2) return {};
+  const std::uint32_t chunk = answer->low(0);
+  if (chunk >= is_own_.size() || is_own_[chunk]) return {};
+  is_own_[chunk] = true;
+  TakenChunks taken{ChunkId(chunk), 1};
+  if (answer->high(0) != 0) taken.holds = ChunkShape{answer->low(1), answer->high(1)};
+  return taken;
+}
+
+}  // namespace
+
+std::unique_ptr<cpu_tier::Peers> replayed_peers(PeerAnswers& answers) {
+  return std::make_unique<ReplayedPeers>(answers);
+}
+
+}  // namespace kvferry::connector
