@@ -29,6 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="samples of each scenario (default: 15)")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: does it run, not what it costs")
+    parser.add_argument("--recorder", action="store_true", help="measure only what the recorder costs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to FILE")
     options = parser.parse_args()
     if options.quick:
@@ -91,7 +92,8 @@ def main() -> int:
     console.print(f"{escape(hardware())}; {options.rounds} rounds; importing vLLM", highlight=False)
     with console.status("importing vLLM") as status:
         logging.getLogger("vllm").setLevel(logging.ERROR)
-        from report import as_json, render, render_families
+        from report import as_json, render, render_families, render_recorder
+        from rigs import KINDS, UNRECORDED
         from scenarios import Bench
 
         last_stage = ""
@@ -104,10 +106,11 @@ def main() -> int:
                 console.print(f"{time.monotonic() - began:6.1f} s  {escape(stage)}", highlight=False)
                 last_stage = stage
 
-        bench = Bench(options.rounds, QUICK_RESIDENTS if options.quick else NUM_RESIDENTS, progress)
+        kinds = (KINDS[0], UNRECORDED) if options.recorder else (*KINDS, UNRECORDED)
+        bench = Bench(options.rounds, QUICK_RESIDENTS if options.quick else NUM_RESIDENTS, progress, kinds)
         bench.run()
-        families = measure_families(options, progress)
-    console.print(render(bench.results, bench.request_ns))
+        families = {} if options.recorder else measure_families(options, progress)
+    console.print(render_recorder(bench.results) if options.recorder else render(bench.results, bench.request_ns))
     if families:
         console.print(render_families(families))
     for name, lives in families.items():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hook_clock import Cost
 from lives import BrokenRunError, Lives, Progress
-from rigs import BLOCK_TOKENS, KINDS, LONG_TOKENS, MAX_SEQS, UNRECORDED, Rig
+from rigs import BLOCK_TOKENS, KINDS, LONG_TOKENS, MAX_SEQS, UNRECORDED, Kind, Rig
 
 LONG_BLOCKS = LONG_TOKENS // BLOCK_TOKENS
 NUM_IDLE = 500
@@ -17,6 +17,11 @@ _WARM_DECODES = 8
 class Bench(Lives):
     """Runs the scenarios.
 
+    Parameters
+    ----------
+    kinds
+        The connectors that take turns.
+
     Attributes
     ----------
     request_ns
@@ -24,8 +29,15 @@ class Bench(Lives):
 
     """
 
-    def __init__(self, num_rounds: int, num_residents: int, progress: Progress) -> None:
+    def __init__(
+        self,
+        num_rounds: int,
+        num_residents: int,
+        progress: Progress,
+        kinds: Sequence[Kind] = (*KINDS, UNRECORDED),
+    ) -> None:
         super().__init__(num_rounds, num_residents, progress)
+        self._kinds = kinds
         self.request_ns: list[int] = []
         # Room for 64 requests of 2k tokens with what they decode here, which is more than a 128k-token request needs.
         decoded = 2 * (BLOCK_TOKENS + _WARM_DECODES) * num_rounds // BLOCK_TOKENS + 2
@@ -35,7 +47,7 @@ class Bench(Lives):
         self._num_slots = (num_residents + 1 + num_rounds) * LONG_BLOCKS + short_blocks
 
     def _start(self, rigs: list[Rig]) -> None:
-        rigs.extend(Rig(kind, self._num_blocks, self._num_slots) for kind in (*KINDS, UNRECORDED))
+        rigs.extend(Rig(kind, self._num_blocks, self._num_slots) for kind in self._kinds)
 
     def _measure(self, rigs: Sequence[Rig]) -> None:
         for rig in rigs:

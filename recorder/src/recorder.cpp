@@ -4,6 +4,7 @@
 #include "kvferry/base/boot_id.hpp"
 #include "kvferry/base/check.hpp"
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/streaming_copy.hpp"
 
 #include "fence.hpp"
 #include "layout.hpp"
@@ -36,6 +37,10 @@ void check_size(std::uint64_t ring_bytes, std::size_t config_bytes) {
     throw ConfigError("the configuration of a recording has " + std::to_string(config_bytes) +
                       " bytes; expected at most " + std::to_string(kMaxConfigBytes));
   }
+}
+
+void copy_plain(void* to, const void* from, std::size_t bytes) noexcept {
+  std::memcpy(to, from, bytes);
 }
 
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
@@ -120,6 +125,17 @@ void Recorder::claim_more(std::uint32_t num_words) {
   std::atomic_ref(*shared_claimed_).store(claimed_, std::memory_order_relaxed);
   // A reader that sees one of the words written from here on also sees the claim.
   fence(std::memory_order_release);
+  finish_streaming();  // The fence above does not order what stream() writes.
+}
+
+void Recorder::stream(std::uint64_t at, const void* from, std::size_t num_words) {
+  const auto copy = num_words < kLeastStreamed ? &copy_plain : &copy_streaming;
+  const std::uint64_t begin = (position_ + at) & mask_;
+  const std::size_t num_first = std::min<std::uint64_t>(num_words, mask_ + 1 - begin);
+  const auto* bytes = static_cast<const std::byte*>(from);
+  copy(ring_ + begin, bytes, num_first * sizeof(std::uint64_t));
+  copy(ring_, bytes + num_first * sizeof(std::uint64_t),
+       (num_words - num_first) * sizeof(std::uint64_t));
 }
 
 void Recorder::put_all(std::span<const std::uint64_t> words) {
@@ -158,6 +174,7 @@ void Recorder::Draft::end() {
     return;
   }
   recorder_.set(0, EventHead(kind_, flags_, num_words_, number_).word());
+  if (num_words_ > kLeastStreamed) finish_streaming();
   recorder_.publish(num_words_);
 }
 

@@ -33,7 +33,7 @@ std::size_t size_of(GroupBlocks blocks) {
 void add_table(Recorder::Draft& draft, GroupBlocks blocks) {
   for (const std::span<const BlockId> of_group : blocks) {
     draft.add_half(static_cast<std::uint32_t>(of_group.size()));
-    draft.add_halves(of_group.size(), [&](std::size_t i) { return of_group[i].value(); });
+    draft.add_halves(of_group);
   }
 }
 
@@ -161,7 +161,7 @@ void CallJournal::blocks_invalid(std::span<const BlockId> blocks) {
   Recorder::Draft draft =
       to_->draft(EventKind::kBlocksInvalid, kNoFlags, static_cast<std::uint32_t>(blocks.size()),
                  1 + blocks.size() / 2);
-  draft.add_halves(blocks.size(), [&](std::size_t i) { return blocks[i].value(); });
+  draft.add_halves(blocks);
   draft.end();
 }
 

@@ -43,7 +43,7 @@ class Answer {
   /// An answer with these slots.
   void put_slots(std::size_t number, std::span<const SlotId> slots) const {
     Recorder::Draft to = draft(number, (slots.size() + 1) / 2);
-    to.add_halves(slots.size(), [slots](std::size_t i) { return slots[i].value(); });
+    to.add_halves(slots);
     to.end();
   }
   [[nodiscard]] Recorder::Draft draft(std::size_t number, std::size_t num_words) const {

@@ -174,15 +174,15 @@ TEST(RecorderTest, HoweverItsWordsAreAddedAnEventIsTheSame) {
   std::size_t num_lost = 0;
   for (std::uint32_t number = 0; number < 300; ++number) {
     // Now and then more words are added than the event's limit allows.
-    const std::uint32_t limit = number % 30 == 0 ? in_runs.max_words() + 1 : 600;
+    const std::uint32_t limit = number % 30 == 0 ? in_runs.max_words() + 1 : 900;
     Recorder::Draft draft = in_runs.draft(EventKind::kReport, 0, number, limit);
     Recorder::Draft expected = one_by_one.draft(EventKind::kReport, 0, number, limit);
-    for (std::uint32_t run = 0; run < (limit > 600 ? 60 : 4); ++run) {
-      std::vector<std::uint32_t> values(random() % 150);
+    for (std::uint32_t run = 0; run < (limit > 900 ? 60 : 3); ++run) {
+      std::vector<std::uint32_t> values(random() % 400);  // Long ones bypass the caches.
       for (std::uint32_t& value : values) value = random();
       const auto at = [&](std::size_t i) { return values[i]; };
       if (run % 2 == 0) {
-        draft.add_halves(values.size(), at);
+        draft.add_halves(std::span<const std::uint32_t>(values));
         for (const std::uint32_t value : values) expected.add_half(value);
       } else {
         draft.add_words(values.size(), at);
