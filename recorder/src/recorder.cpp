@@ -129,6 +129,7 @@ void Recorder::claim_more(std::uint32_t num_words) {
 }
 
 void Recorder::stream(std::uint64_t at, const void* from, std::size_t num_words) {
+  if (num_words == 0) return;
   const auto copy = num_words < kLeastStreamed ? &copy_plain : &copy_streaming;
   const std::uint64_t begin = (position_ + at) & mask_;
   const std::size_t num_first = std::min<std::uint64_t>(num_words, mask_ + 1 - begin);

@@ -57,7 +57,7 @@ class MutantTest : public RandomLife {
     ::unlink(path_.c_str());
     const int status = in_a_process([&] {
       restrict();
-      is_shared_ = true;  // The engine before has recorded nothing that counts.
+      forget_recording();  // The engine before has recorded nothing that counts.
       recording_path_ = path_;
       mutants::active = mutant;
       try {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from harness import ToyEngine, ToySpec, expected_tokens, make_vllm_config, prompt_of
+from kvferry import _core
 from kvferry.config import KvFerryConfig
 from kvferry.errors import ConfigError
 from kvferry.vllm.shared_tier import check_engine, shared_tier_of
@@ -62,6 +63,12 @@ def tokens_of(engine: ToyEngine, suffix: str) -> dict[str, list[int]]:
     """What the prompts give under ids with a suffix, by their own ids."""
     found = engine.generate(again(suffix))
     return {request_id: found[request_id + suffix] for request_id in PROMPTS}
+
+
+def path_of(engine: ToyEngine) -> str:
+    path = engine.scheduler.connector.scheduler_side._recorder.path
+    assert path is not None
+    return str(path)
 
 
 def found_elsewhere(engine: ToyEngine) -> int:
@@ -152,6 +159,9 @@ def test_random_lives_of_two_engines_get_their_tokens(
     live_together(engines, rng, prompts, expected, str(link), reset_share)
     for engine in engines:
         assert_at_rest(engine)
+        num_calls, _, difference, last_error = _core.replay_recording(path_of(engine))
+        assert (difference, last_error) == (None, None)
+        assert num_calls > 400
     if seed > 0:
         assert sum(found_elsewhere(engine) for engine in engines) > 0
 
