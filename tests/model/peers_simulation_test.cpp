@@ -89,8 +89,8 @@ struct Totals {
 /// An engine in the shared tier.
 class PeerLife final : public RandomLife {
  public:
-  /// With so many KV cache groups, each with a slab class of its own. `now` and `totals` outlive
-  /// it.
+  /// With one KV cache group, or with a second one that has a window and a slab class of its own.
+  /// `now` and `totals` outlive it.
   PeerLife(const SharedTierRig& rig, std::uint64_t number, std::size_t num_groups, TimePoint& now,
            std::array<VirtualMemory, kNumRanks>& memories, Totals& totals)
       : number_(number), name_("engine " + std::to_string(number)), totals_(totals) {
@@ -108,8 +108,7 @@ class PeerLife final : public RandomLife {
     keeper_thread_ = cpu_tier::KeeperThread::kNone;
     num_chunks_ = kNumChunks;
     classes_.assign(kClasses.begin(), kClasses.begin() + static_cast<std::ptrdiff_t>(num_groups));
-    groups_.resize(num_groups);
-    for (std::uint32_t i = 0; i < num_groups; ++i) groups_[i].slab_class = SlabClassId(i);
+    if (num_groups > 1) add_window(9, SlabClassId(1));
     now_ = now;
     begin_life(number);
     for (std::uint32_t rank = 0; rank < kNumRanks; ++rank) ranks_[rank].use(memories[rank], number);

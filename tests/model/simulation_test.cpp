@@ -31,6 +31,8 @@ class SimulatedLife final : public RandomLife {
   }
 
   void play(std::uint64_t seed, int steps, const std::function<bool()>& failed) {
+    if (seed % 3 == 2) add_window(9);
+    if (seed % 2 == 1) retention_.rule = Retention::Rule::kEngine;
     begin_life(seed);
     const auto go_on = [&](int count) {
       for (int i = 0; i < count && !failed(); ++i) {

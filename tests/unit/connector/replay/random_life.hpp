@@ -18,9 +18,9 @@
 
 namespace kvferry::connector {
 
-/// Random lives of requests in virtual time: prompts of a few families, so that some are found;
-/// aborts, preemptions, resets, other weights, promises; virtual ranks, which end loads and stores
-/// in any order, fail, stall and die.
+/// Random lives of requests in virtual time: prompts of a few families, so that some are found; a
+/// window whose blocks slide out, if a test adds a group for it; aborts, preemptions, resets, other
+/// weights, promises; virtual ranks, which end loads and stores in any order, fail, stall and die.
 class RandomLife : public SchedulerTest {
  protected:
   std::uint32_t num_chunks_ = 24;
@@ -28,6 +28,14 @@ class RandomLife : public SchedulerTest {
 
   void SetUp() override { begin_life(); }
 
+  /// Engines from now on have one more KV cache group: a sliding window of so many tokens.
+  void add_window(std::uint32_t tokens, SlabClassId slab_class = SlabClassId(0)) {
+    KvGroup group;
+    group.reach = TokenReach::window(tokens);
+    group.slab_class = slab_class;
+    groups_.push_back(group);
+    window_tokens_ = tokens;
+  }
   /// A new engine, whose ranks have registered. The seed says what happens to it.
   void begin_life(std::uint64_t seed = 1) {
     random_.seed(seed);
@@ -96,8 +104,19 @@ class RandomLife : public SchedulerTest {
     }
     return true;
   }
+  /// The engine gives back the blocks of the last group that no token sees any more.
+  void slide(Living& of) {
+    if (window_tokens_ == 0 || of.tables.empty() || of.num_computed < window_tokens_) return;
+    const std::uint32_t num_unseen = (of.num_computed - window_tokens_ + 1) / kBlockTokens;
+    Blocks& table = of.tables.back();
+    for (std::uint32_t i = 0; i < std::min<std::size_t>(num_unseen, table.size()); ++i) {
+      if (table[i] == kNullBlock.value()) continue;
+      free_.insert(free_.begin(), std::exchange(table[i], kNullBlock.value()));
+    }
+  }
   void give_back(Living& of) {
     for (Blocks& table : std::exchange(of.tables, {})) {
+      std::erase(table, kNullBlock.value());
       // The engine keeps the blocks of a load until it has heard of its end.
       if (of.loads) {
         limbo_.push_back(std::move(table));
@@ -140,6 +159,7 @@ class RandomLife : public SchedulerTest {
       of.loads = true;
       waiting_.insert(id);
       of.num_computed = *found;
+      slide(of);
       with_groups(of.tables, [&](auto tables) { engine_->on_allocated(id, tables, *found); });
     } else {
       compute(id, of, TableUpdate::kReplace);
@@ -148,10 +168,11 @@ class RandomLife : public SchedulerTest {
   void compute(const std::string& id, Living& of, TableUpdate update) {
     const auto tokens = static_cast<std::uint32_t>(of.keys.size()) * kBlockTokens;
     const std::uint32_t count = std::min(tokens + 40 - of.num_computed, 1 + below(12));
+    slide(of);
     for (std::uint32_t group = 0; group < of.tables.size(); ++group) {
       const Blocks& table = of.tables[group];
       for (std::size_t i = 0; i < std::min(table.size(), of.keys.size()); ++i) {
-        pool_.cache(table[i], of.keys[i], GroupId(group));
+        if (table[i] != kNullBlock.value()) pool_.cache(table[i], of.keys[i], GroupId(group));
       }
     }
     const bool has_all = update == TableUpdate::kReplace;
@@ -232,6 +253,7 @@ class RandomLife : public SchedulerTest {
   }
 
   std::mt19937_64 random_;
+  std::uint32_t window_tokens_ = 0;  ///< Of the last group; 0: none has a window.
   std::vector<std::uint32_t> free_;
   std::map<std::string, Living> living_;
   std::uint64_t num_unique_ = 0;
