@@ -36,6 +36,7 @@ void BlockProver::cover(const Request& request, TableUpdate update, GroupBlocks 
   } else {
     cover_added(request, proof, added, tokens);
   }
+  proof.num_before = num_computed;
   proof.to = num_computed + tokens.num_scheduled;
   proof.has_drafts |= tokens.num_drafts > 0;
   if (proof.has_drafts) {

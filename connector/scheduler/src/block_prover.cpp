@@ -67,8 +67,9 @@ bool BlockProver::is_right_at(const Request& request, const Proof& proof, GroupI
   if (proven_.holds(block, request.keys_of(group)[at])) return true;
   if (at < first_covered_of(proof, group)) return false;
   if (proven_.is_written_by(block, request.generation)) return true;
-  // The block was right when the later ones were computed, and slid out of the window since then.
-  return !groups_.needs_all(group) && at < groups_.first_kept(group, proof.to);
+  // The block was right when the later ones were computed, and slid out of the window since then. A
+  // block that only the last plan's tokens do not see is still the request's.
+  return !groups_.needs_all(group) && at < groups_.first_kept(group, proof.num_before);
 }
 
 void BlockProver::prove_computed(const Request& request, const Proof& proof, GroupId group,

@@ -151,6 +151,9 @@ class BlockProver {
   /// Which of a request's tokens are known to be right.
   struct Proof {
     // The members that every step reads come first.
+    /// Tokens that were computed before the last plan: the engine has given back blocks that only
+    /// tokens before them see.
+    std::uint32_t num_before = 0;
     /// [from, to): computed by plans of this incarnation without a gap, or brought by another
     /// connector's load that has been shown to be good.
     std::uint32_t from = 0;

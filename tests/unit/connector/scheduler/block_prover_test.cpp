@@ -232,6 +232,36 @@ TEST_F(BlockProverTest, ABlockThatSlidOutAndCameBackHoldsItsLaterPlace) {
   EXPECT_TRUE(prover.holds(BlockId(10), key_of(3)));
 }
 
+// The last plan's tokens do not see block 10 at their end, but they begin in its window, so the
+// request still has it.
+TEST_F(BlockProverTest, ABlockThatIsNotProvenIsNotPassedInTheStepInWhichItSlidesOut) {
+  const std::vector<KvGroup> kinds{{TokenReach::window(kBlockTokens)}};
+  const BlockGroups groups(kinds, kBlockTokens);
+  RequestTable requests(DomainId(1), 1);
+  BlockProver prover(requests, groups, kNumBlocks, LaterTurns::kStored);
+  Request& request =
+      requests.arrive("r", std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
+  PlanSeq last;
+  const auto compute = [&](TableUpdate update, const std::vector<std::uint32_t>& numbers,
+                           std::uint32_t num_computed, std::uint32_t num_scheduled) {
+    const std::vector<BlockId> blocks = blocks_of(numbers);
+    const std::array<std::span<const BlockId>, 1> by_group{blocks};
+    request.update_tables(update, by_group);
+    prover.cover(request, update, by_group, {num_computed, num_scheduled, 0}, last);
+    last = last.next();
+  };
+  compute(TableUpdate::kReplace, {10, 11, 12, 13}, 0, 2);
+  prover.forget(BlockId(10));  // The engine says that it is wrong.
+  compute(TableUpdate::kAppend, {}, 2, 10);
+  EXPECT_EQ(prover.prove(request), 0U);
+  EXPECT_FALSE(prover.holds(BlockId(10), key_of(1)));
+  compute(TableUpdate::kAppend, {}, 12, 4);
+  EXPECT_EQ(prover.prove(request), 4U);
+  EXPECT_FALSE(prover.holds(BlockId(10), key_of(1)));
+  EXPECT_TRUE(prover.holds(BlockId(11), key_of(2)));
+}
+
 TEST_F(BlockProverTest, AResetKeepsTheProofsOfWhatThePoolHasStill) {
   Request& request = arrive("r", {1, 2});
   compute(request, TableUpdate::kReplace, {10, 11}, 0, 8);
