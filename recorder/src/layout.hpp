@@ -14,7 +14,7 @@ namespace kvferry::recorder {
 
 /// The version of the file: of this layout, and of the events (event.hpp). A reader refuses another
 /// one.
-inline constexpr std::uint32_t kFileVersion = 1;
+inline constexpr std::uint32_t kFileVersion = 2;
 inline constexpr std::array<char, 8> kMagic{'K', 'V', 'F', 'R', 'E', 'C', 'O', 'R'};
 
 /// The beginning of a recording's file. The configuration's text follows, then the segments' first

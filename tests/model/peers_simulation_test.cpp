@@ -105,7 +105,6 @@ class PeerLife final : public RandomLife {
                                                          cpu_tier::lock_base_of(name_), rank + 1));
     }
     shared_tier_ = directory_.get();
-    keeper_thread_ = cpu_tier::KeeperThread::kNone;
     num_chunks_ = kNumChunks;
     classes_.assign(kClasses.begin(), kClasses.begin() + static_cast<std::ptrdiff_t>(num_groups));
     if (num_groups > 1) add_window(9, SlabClassId(1));

@@ -22,11 +22,12 @@ using cpu_tier::TakenChunks;
 using recorder::Event;
 using recorder::PeerAnswer;
 
-std::optional<Event> PeerAnswers::next(PeerAnswer what) {
+std::optional<Event> PeerAnswers::next(PeerAnswer what, std::optional<std::uint64_t> first_word) {
   if (answers_.empty() || answers_.front().head.flags() != static_cast<std::uint8_t>(what)) {
     return std::nullopt;
   }
   const Event answer = answers_.front();
+  if (first_word && (answer.words.empty() || answer.words[0] != *first_word)) return std::nullopt;
   answers_.pop_front();
   return answer;
 }
@@ -62,8 +63,12 @@ class FoundLease final : public cpu_tier::GuestLeases {
 
 class ReplayedPeerSlots final : public PeerSlots {
  public:
-  ReplayedPeerSlots(PeerAnswers& answers, BlockIndex& index, std::uint32_t max_slots)
+  /// `is_own` says which chunks are the tier's.
+  ReplayedPeerSlots(PeerAnswers& answers, const std::vector<bool>& is_own, const ChunkShape& shape,
+                    BlockIndex& index, std::uint32_t max_slots)
       : answers_(answers),
+        is_own_(is_own),
+        shape_(shape),
         index_(index),
         max_slots_(max_slots),
         guests_(lease_, index, max_slots) {}
@@ -127,6 +132,14 @@ class ReplayedPeerSlots final : public PeerSlots {
     return true;
   }
   bool drop_idle() override { return guests_.drop_idle(); }
+  [[nodiscard]] bool has_guest_in(std::uint32_t chunk) const {
+    const std::uint32_t first = chunk * shape_.num_slots;
+    const std::uint32_t end = std::min(first + shape_.num_slots, max_slots_);
+    for (std::uint32_t slot = first; slot < end; ++slot) {
+      if (guests_.knows(SlotId(slot))) return true;
+    }
+    return false;
+  }
   [[nodiscard]] cpu_tier::GuestCounts guests() const override {
     return {static_cast<std::uint32_t>(guests_.size()),
             static_cast<std::uint32_t>(guests_.num_leased()),
@@ -137,10 +150,13 @@ class ReplayedPeerSlots final : public PeerSlots {
  private:
   /// How many of the slots were changed; brings them into their recorded order.
   std::size_t changed(PeerAnswer what, std::span<SlotId> slots);
-  /// Whether a lookup can have found this slot: it is no guest, and no key leads to it.
+  /// Whether a lookup can have found this slot: it is neither an own one nor a guest, and no key
+  /// leads to it.
   [[nodiscard]] bool may_be_found(SlotId slot) const;
 
   PeerAnswers& answers_;
+  const std::vector<bool>& is_own_;
+  const ChunkShape shape_;
   BlockIndex& index_;
   const std::uint32_t max_slots_;
   FoundLease lease_;
@@ -150,6 +166,7 @@ class ReplayedPeerSlots final : public PeerSlots {
 std::size_t ReplayedPeerSlots::changed(PeerAnswer what, std::span<SlotId> slots) {
   const std::optional<Event> answer = answers_.next(what);
   if (!answer || answer->number() >= slots.size()) return slots.size();
+  if (answer->number() == 0) return 0;
   std::vector<SlotId> order;
   for (std::size_t i = 0; i < slots.size(); ++i) order.emplace_back(half_of(*answer, i));
   if (!std::is_permutation(order.begin(), order.end(), slots.begin())) return slots.size();
@@ -176,6 +193,8 @@ void ReplayedPeerSlots::read_keys(SlotId, std::span<std::optional<BlockKey>> key
 
 bool ReplayedPeerSlots::may_be_found(SlotId slot) const {
   if (slot.value() >= max_slots_ || guests_.knows(slot)) return false;
+  const std::uint32_t chunk = slot.value() / shape_.num_slots;
+  if (chunk >= is_own_.size() || is_own_[chunk]) return false;
   SlotId leads_to = BlockIndex::kNoSlot;
   index_.find({&index_.key(slot), 1}, {&leads_to, 1});
   return leads_to != slot;
@@ -217,10 +236,11 @@ bool ReplayedPeerSlots::hide(std::span<SlotId> slots) {
 
 std::vector<SlotId> ReplayedPeerSlots::take_withdrawn() {
   std::vector<SlotId> withdrawn;
-  const std::optional<Event> answer = answers_.next(PeerAnswer::kWithdrawn);
+  const std::optional<Event> answer =
+      answers_.next(PeerAnswer::kWithdrawn, recorder::halves(shape_.num_slots, shape_.slab_class));
   if (!answer) return withdrawn;
-  const std::size_t count = std::min<std::size_t>(answer->number(), 2 * answer->words.size());
-  for (std::size_t i = 0; i < count; ++i) {
+  const std::size_t end = 2 + std::min<std::size_t>(answer->number(), 2 * answer->words.size());
+  for (std::size_t i = 2; i < end; ++i) {
     if (half_of(*answer, i) < max_slots_) withdrawn.emplace_back(half_of(*answer, i));
   }
   return withdrawn;
@@ -230,9 +250,11 @@ class ReplayedPeers final : public cpu_tier::Peers {
  public:
   explicit ReplayedPeers(PeerAnswers& answers) : answers_(answers) {}
 
-  [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape&, BlockIndex& index,
+  [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape& shape, BlockIndex& index,
                                                     std::uint32_t max_slots) override {
-    return std::make_unique<ReplayedPeerSlots>(answers_, index, max_slots);
+    auto slots = std::make_unique<ReplayedPeerSlots>(answers_, is_own_, shape, index, max_slots);
+    slots_.push_back(slots.get());
+    return slots;
   }
   void grow_to(std::uint32_t num_chunks) override { is_own_.resize(num_chunks, false); }
   [[nodiscard]] std::uint32_t num_free_chunks() const override { return 0; }
@@ -242,8 +264,12 @@ class ReplayedPeers final : public cpu_tier::Peers {
   }
   [[nodiscard]] TakenChunks take_chunks(std::uint32_t most) override;
   [[nodiscard]] bool divide(const TakenChunks& chunks, const ChunkShape&) override {
-    const bool all = number_in(answers_, PeerAnswer::kDivided, 1) != 0;
-    if (!all) is_own_[chunks.first.value()] = false;
+    const std::uint32_t chunk = chunks.first.value();
+    const auto has_guest = [chunk](const auto* one) { return one->has_guest_in(chunk); };
+    // A slot that is leased cannot be cleared.
+    const bool all = number_in(answers_, PeerAnswer::kDivided, 1) != 0 &&
+                     std::none_of(slots_.begin(), slots_.end(), has_guest);
+    if (!all) is_own_[chunk] = false;
     return all;
   }
   bool give_up(ChunkId chunk) override {
@@ -262,7 +288,8 @@ class ReplayedPeers final : public cpu_tier::Peers {
 
  private:
   PeerAnswers& answers_;
-  std::vector<bool> is_own_;  ///< By chunk.
+  std::vector<bool> is_own_;                     ///< By chunk.
+  std::vector<const ReplayedPeerSlots*> slots_;  ///< Of all classes.
 };
 
 TakenChunks ReplayedPeers::take_chunks(std::uint32_t most) {

@@ -4,6 +4,7 @@
 #include "kvferry/cpu_tier/slots/peers.hpp"
 #include "kvferry/recorder/event.hpp"
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -18,8 +19,10 @@ class PeerAnswers {
  public:
   void add(const recorder::Event& answer) { answers_.push_back(answer); }
   void clear() { answers_.clear(); }
-  /// The next answer, if it is one of this kind. No answer is taken twice.
-  [[nodiscard]] std::optional<recorder::Event> next(recorder::PeerAnswer what);
+  /// The next answer, if it is one of this kind, and begins with this word if there is one. No
+  /// answer is taken twice.
+  [[nodiscard]] std::optional<recorder::Event> next(
+      recorder::PeerAnswer what, std::optional<std::uint64_t> first_word = std::nullopt);
 
  private:
   std::deque<recorder::Event> answers_;

@@ -49,12 +49,13 @@ namespace kvferry::connector {
 struct SchedulerEngine::Parts {
   explicit Parts(SchedulerOptions given);
 
-  /// Makes a call of the scheduler side: not while the keeper's thread works, so that no call's
-  /// recording has the keeper's work in it. What it throws is recorded.
+  /// Makes a call of the scheduler side. If it is recorded, the keeper's thread does not work
+  /// meanwhile, so that no call's recording has the keeper's work in it. What it throws is
+  /// recorded.
   template <class Call>
   auto in_turn(const Call& call) {
     std::unique_lock turn(turns, std::defer_lock);
-    if (options.shared_tier != nullptr) turn.lock();
+    if (options.shared_tier != nullptr && calls.is_on()) turn.lock();
     try {
       return call();
     } catch (const std::exception& error) {
@@ -149,7 +150,7 @@ struct SchedulerEngine::Parts {
   BlockPool* pool = nullptr;       ///< Null before set_pool().
   BlockPool* read_pool = nullptr;  ///< The same as it is read: its answers can be recorded.
   WeightsId weights;               ///< The model's present weights.
-  std::mutex turns;                ///< Held by in_turn() if there is a keeper.
+  std::mutex turns;                ///< Held by in_turn() if a keeper's work is recorded.
   PeerJournal peer_answers;
   const std::unique_ptr<cpu_tier::Tier> tier;
   BlockGroups groups;

@@ -59,8 +59,9 @@ class Answer {
 
 class WatchedPeerSlots final : public PeerSlots {
  public:
-  WatchedPeerSlots(const PeerJournal& journal, std::unique_ptr<PeerSlots> slots)
-      : journal_(journal), slots_(std::move(slots)) {}
+  WatchedPeerSlots(const PeerJournal& journal, const ChunkShape& shape,
+                   std::unique_ptr<PeerSlots> slots)
+      : journal_(journal), shape_(shape), slots_(std::move(slots)) {}
 
   void begin_fill(std::span<const SlotId> slots, std::uint32_t num_free) override {
     slots_->begin_fill(slots, num_free);
@@ -104,12 +105,7 @@ class WatchedPeerSlots final : public PeerSlots {
   void leave_behind(std::span<const SlotId> slots) override { slots_->leave_behind(slots); }
   bool shun(std::span<const SlotId> slots) override { return slots_->shun(slots); }
   void withdraw(std::span<const SlotId> slots) override { slots_->withdraw(slots); }
-  [[nodiscard]] std::vector<SlotId> take_withdrawn() override {
-    const std::vector<SlotId> withdrawn = slots_->take_withdrawn();
-    const Answer to = answer(PeerAnswer::kWithdrawn);
-    if (to.is_on()) to.put_slots(withdrawn.size(), withdrawn);
-    return withdrawn;
-  }
+  [[nodiscard]] std::vector<SlotId> take_withdrawn() override;
   bool hide_all() override { return slots_->hide_all(); }
   [[nodiscard]] bool let_go(SlotRange range) override { return slots_->let_go(range); }
   bool drop_idle() override { return slots_->drop_idle(); }
@@ -120,12 +116,13 @@ class WatchedPeerSlots final : public PeerSlots {
 
  private:
   [[nodiscard]] Answer answer(PeerAnswer what) const { return {journal_, what}; }
-  /// The first `count` of the slots were changed.
+  /// The first `count` of the slots were changed. Their order is new only if some were, and some
+  /// were not.
   std::size_t noted(PeerAnswer what, std::span<const SlotId> slots, std::size_t count) const {
     const Answer to = answer(what);
-    if (to.is_on()) {
-      to.put_slots(count, count == slots.size() ? std::span<const SlotId>() : slots);
-    }
+    if (!to.is_on()) return count;
+    const bool is_new = count > 0 && count < slots.size();
+    to.put_slots(count, is_new ? slots : std::span<const SlotId>());
     return count;
   }
   /// Records which absent slots `find` replaces, if there are any absent ones.
@@ -133,6 +130,7 @@ class WatchedPeerSlots final : public PeerSlots {
   void note_found(std::span<SlotId> slots, const Find& find);
 
   const PeerJournal& journal_;
+  const ChunkShape shape_;
   const std::unique_ptr<PeerSlots> slots_;
 };
 
@@ -185,6 +183,19 @@ void WatchedPeerSlots::mark_held(std::span<const BlockKey> keys, std::span<SlotI
   draft.end();
 }
 
+// It is asked for each class in each period, so it says for which one, and nothing if there is
+// none.
+std::vector<SlotId> WatchedPeerSlots::take_withdrawn() {
+  const std::vector<SlotId> withdrawn = slots_->take_withdrawn();
+  const Answer to = answer(PeerAnswer::kWithdrawn);
+  if (!to.is_on() || withdrawn.empty()) return withdrawn;
+  Recorder::Draft draft = to.draft(withdrawn.size(), 1 + (withdrawn.size() + 1) / 2);
+  draft.add(halves(shape_.num_slots, shape_.slab_class));
+  draft.add_halves(std::span<const SlotId>(withdrawn));
+  draft.end();
+  return withdrawn;
+}
+
 class WatchedPeers final : public cpu_tier::Peers {
  public:
   WatchedPeers(const PeerJournal& journal, std::unique_ptr<cpu_tier::Peers> peers)
@@ -192,7 +203,8 @@ class WatchedPeers final : public cpu_tier::Peers {
 
   [[nodiscard]] std::unique_ptr<PeerSlots> slots_of(const ChunkShape& shape, BlockIndex& index,
                                                     std::uint32_t max_slots) override {
-    return std::make_unique<WatchedPeerSlots>(journal_, peers_->slots_of(shape, index, max_slots));
+    return std::make_unique<WatchedPeerSlots>(journal_, shape,
+                                              peers_->slots_of(shape, index, max_slots));
   }
   void grow_to(std::uint32_t num_chunks) override { peers_->grow_to(num_chunks); }
   [[nodiscard]] std::uint32_t num_free_chunks() const override { return peers_->num_free_chunks(); }
@@ -223,7 +235,10 @@ class WatchedPeers final : public cpu_tier::Peers {
   void put_back(ChunkId first, std::uint32_t count) override { peers_->put_back(first, count); }
   [[nodiscard]] std::uint32_t tend(std::uint32_t num_wanted,
                                    std::chrono::seconds coldest_age) override {
-    return noted(PeerAnswer::kWanted, peers_->tend(num_wanted, coldest_age));
+    // Mostly none, in each period.
+    const std::uint32_t num_to_give = peers_->tend(num_wanted, coldest_age);
+    if (num_to_give > 0) Answer(journal_, PeerAnswer::kWanted).put(num_to_give);
+    return num_to_give;
   }
   void narrow_name_space(std::uint64_t by) override { peers_->narrow_name_space(by); }
   void leave_name_space() override { peers_->leave_name_space(); }

@@ -223,9 +223,16 @@ void SlotClass::forget_withdrawn() {
 }
 
 void SlotClass::settle_set_aside() {
-  const std::size_t num_free = peers_->make_free(set_aside_);
-  table_.free(std::span(set_aside_).first(num_free), SlotState::kQuarantined);
-  set_aside_.erase(set_aside_.begin(), set_aside_.begin() + static_cast<std::ptrdiff_t>(num_free));
+  // From the last part to the first: what is erased moves only the parts that were settled.
+  for (std::size_t end = set_aside_.size(); end > 0;) {
+    const std::size_t first = end - std::min(end, kBatch);
+    const auto part = std::span(set_aside_).subspan(first, end - first);
+    const std::size_t num_free = peers_->make_free(part);
+    table_.free(part.first(num_free), SlotState::kQuarantined);
+    const auto begin = set_aside_.begin() + static_cast<std::ptrdiff_t>(first);
+    set_aside_.erase(begin, begin + static_cast<std::ptrdiff_t>(num_free));
+    end = first;
+  }
   dcheck_conserved();
 }
 

@@ -216,8 +216,8 @@ enum class Leaving : std::uint8_t {
 /// What a tier has learned from its peers (kPeers; cpu_tier::PeerSlots and cpu_tier::Peers). Slots
 /// are in pairs, like block ids.
 enum class PeerAnswer : std::uint8_t {
-  /// For how many of the given slots a change was possible. Words: if not for all of them, the
-  /// slots in their new order, in which these come first.
+  /// For how many of the given slots a change was possible. Words: if for some of them, but not for
+  /// all, the slots in their new order, in which these come first.
   kRefilled = 0,
   kEvicted = 1,
   kForgotten = 2,
@@ -232,7 +232,8 @@ enum class PeerAnswer : std::uint8_t {
   kFound = 6,
   /// Keys that peers have. Number: how many. Words: their indices, in pairs.
   kHeld = 7,
-  /// Slots that peers have withdrawn. Number: how many.
+  /// Slots that peers have withdrawn. Number: how many; not 0. Words: the class, as in kTaken; the
+  /// slots.
   kWithdrawn = 8,
   /// Number: about how many chunks could be taken.
   kObtainable = 9,
@@ -242,7 +243,7 @@ enum class PeerAnswer : std::uint8_t {
   /// Whether chunks could be divided, or given up. Number: 1 or 0.
   kDivided = 11,
   kGivenUp = 12,
-  /// Number: the chunks that peers should have.
+  /// Number: the chunks that peers should have; not 0.
   kWanted = 13
 };
 inline constexpr std::size_t kNumPeerAnswers = 14;

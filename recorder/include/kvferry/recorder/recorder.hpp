@@ -26,7 +26,7 @@ struct RecordedBy {
   std::string config;
 };
 
-/// Records what one thread does, as events in a ring: the newest events replace the oldest. The
+/// Records what one side of an engine does, as events in a ring: the newest events replace the oldest. The
 /// ring lies in a file in shared memory, so it can be read while it is written, and after its
 /// process was killed at any instruction: an event counts after it was written whole.
 ///

@@ -211,7 +211,7 @@ class SchedulerTest : public ::testing::Test {
   std::vector<KvGroup> groups_{KvGroup{}};  ///< Of the next restart(), as the classes.
   std::vector<SlabClass> classes_{{1, {100, 200}}};
   cpu_tier::TierDirectory* shared_tier_ = nullptr;  ///< Of the next restart(); outlives its engine.
-  cpu_tier::KeeperThread keeper_thread_ = cpu_tier::KeeperThread::kOwn;
+  cpu_tier::KeeperThread keeper_thread_ = cpu_tier::KeeperThread::kNone;
   FakePool pool_;
   std::string recording_path_;  ///< Of the next engine; empty: it records in memory.
   std::unique_ptr<recorder::Recorder> recorder_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler of an engine that shares its tier with another one.
+#include "kvferry/base/error.hpp"
 #include "kvferry/cpu_tier/memory/slab_geometry.hpp"
 #include "kvferry/cpu_tier/peers/member_lock.hpp"
 #include "kvferry/recorder/recording.hpp"
@@ -27,7 +28,6 @@ class SchedulerSharedTest : public SchedulerTest {
   SchedulerSharedTest()
       : rig_(Other::kShape), directory_(rig_.join("mine")), other_(rig_, "other") {
     shared_tier_ = directory_.get();
-    keeper_thread_ = cpu_tier::KeeperThread::kNone;
     classes_ = {{Other::kChunkSlots, {100, 200}}};
     restart(Other::kNumChunks);
     register_ranks({.num_slots = Other::kNumChunks});
@@ -308,6 +308,16 @@ TEST_F(SchedulerSharedTest, WhatTheLostEngineHadIsServedOn) {
   other_.~Instance();
   new (&other_) Other(rig_, "next");
   EXPECT_EQ(fold_ends(load_all("r")), Ids{"r"});
+}
+
+TEST_F(SchedulerSharedTest, AnErrorCountsAsTheEndAlthoughTheKeeperGoesOn) {
+  EXPECT_THROW(fold({report_of(RankId(9))}), TopologyError);
+  engine_->tend();
+  const auto recording = recorder::Recording::from_bytes(recorder_->bytes());
+  EXPECT_TRUE(recorder::ends_with_error(recording));
+  const ReplayResult result = replay(recording);
+  EXPECT_FALSE(result.difference) << result.difference->recorded;
+  EXPECT_TRUE(result.last_error);
 }
 
 // The test's clock stands still, because the keeper's thread reads it.

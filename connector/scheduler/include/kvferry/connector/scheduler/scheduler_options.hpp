@@ -111,7 +111,8 @@ struct SchedulerOptions {
   /// How long a request waits at most for another request's load of the same prefix; 0: it does not
   /// wait.
   std::chrono::nanoseconds max_load_wait = std::chrono::seconds(1);
-  /// A clock for tests; empty: std::chrono::steady_clock::now.
+  /// A clock for tests; empty: std::chrono::steady_clock::now. A keeper with a thread of its own
+  /// reads it there.
   std::function<std::chrono::steady_clock::time_point()> clock;
   /// Records what the scheduler side is called with and what it decides; it outlives the engine,
   /// and records only this one. Null: nothing is recorded.

@@ -17,7 +17,7 @@
 
 /// The interface between a tier and its *peers*: other processes that use the same memory. A tier
 /// publishes every transition that peers can see, and searches the peers' slots for keys that it
-/// does not have. It does so in batches: one virtual call for a batch, none for a single block.
+/// does not have. A tier makes one virtual call for a batch, and none for a single block.
 /// NoPeers is for memory that only one process has. TierPeers (cpu_tier/peers) is for a tier that
 /// several engines share.
 namespace kvferry::cpu_tier {
