@@ -31,14 +31,9 @@ class Answer {
   Answer(const PeerJournal& journal, PeerAnswer what) : to_(journal.to()), what_(what) {}
 
   [[nodiscard]] bool is_on() const { return to_ != nullptr; }
-  /// An answer that is a number.
-  void put(std::size_t number) const {
-    if (is_on()) to_->put(EventKind::kPeers, flags(), static_cast<std::uint32_t>(number));
-  }
   template <class... Words>
-  void put(std::size_t number, std::uint64_t first, Words... others) const {
-    if (is_on())
-      to_->put(EventKind::kPeers, flags(), static_cast<std::uint32_t>(number), first, others...);
+  void put(std::size_t number, Words... words) const {
+    if (is_on()) to_->put(EventKind::kPeers, flags(), static_cast<std::uint32_t>(number), words...);
   }
   /// An answer with these slots.
   void put_slots(std::size_t number, std::span<const SlotId> slots) const {
@@ -118,7 +113,8 @@ class WatchedPeerSlots final : public PeerSlots {
   [[nodiscard]] Answer answer(PeerAnswer what) const { return {journal_, what}; }
   /// The first `count` of the slots were changed. Their order is new only if some were, and some
   /// were not.
-  std::size_t noted(PeerAnswer what, std::span<const SlotId> slots, std::size_t count) const {
+  [[nodiscard]] std::size_t noted(PeerAnswer what, std::span<const SlotId> slots,
+                                  std::size_t count) const {
     const Answer to = answer(what);
     if (!to.is_on()) return count;
     const bool is_new = count > 0 && count < slots.size();
@@ -186,7 +182,7 @@ void WatchedPeerSlots::mark_held(std::span<const BlockKey> keys, std::span<SlotI
 // It is asked for each class in each period, so it says for which one, and nothing if there is
 // none.
 std::vector<SlotId> WatchedPeerSlots::take_withdrawn() {
-  const std::vector<SlotId> withdrawn = slots_->take_withdrawn();
+  std::vector<SlotId> withdrawn = slots_->take_withdrawn();
   const Answer to = answer(PeerAnswer::kWithdrawn);
   if (!to.is_on() || withdrawn.empty()) return withdrawn;
   Recorder::Draft draft = to.draft(withdrawn.size(), 1 + (withdrawn.size() + 1) / 2);
@@ -246,7 +242,7 @@ class WatchedPeers final : public cpu_tier::Peers {
 
  private:
   template <class Value>
-  Value noted(PeerAnswer what, Value value) const {
+  [[nodiscard]] Value noted(PeerAnswer what, Value value) const {
     Answer(journal_, what).put(static_cast<std::size_t>(value));
     return value;
   }

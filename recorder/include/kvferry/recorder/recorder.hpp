@@ -26,9 +26,9 @@ struct RecordedBy {
   std::string config;
 };
 
-/// Records what one side of an engine does, as events in a ring: the newest events replace the oldest. The
-/// ring lies in a file in shared memory, so it can be read while it is written, and after its
-/// process was killed at any instruction: an event counts after it was written whole.
+/// Records what one side of an engine does, as events in a ring: the newest events replace the
+/// oldest. The ring lies in a file in shared memory, so it can be read while it is written, and
+/// after its process was killed at any instruction: an event counts after it was written whole.
 ///
 /// Writing never blocks, allocates nothing, calls nothing. One thread at a time writes. A forked
 /// child must not write to a recorder with a file.

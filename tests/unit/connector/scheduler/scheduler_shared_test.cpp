@@ -51,6 +51,7 @@ class SchedulerSharedTest : public SchedulerTest {
   /// The other engine has these keys; where.
   std::vector<std::uint32_t> store_elsewhere(const std::vector<std::uint64_t>& numbers) {
     std::vector<cpu_tier::BlockKey> keys;
+    keys.reserve(numbers.size());
     for (const std::uint64_t number : numbers) keys.push_back(key_of(number));
     auto slots = std::move(other_.all().reserve(Other::kOnly, keys)).value().hand_over();
     std::vector<std::uint32_t> taken = cpu_tier::ids(slots.slots());
