@@ -99,38 +99,17 @@ class ReplayedPeerSlots final : public PeerSlots {
   }
   void mark_held(std::span<const BlockKey> keys, std::span<SlotId> slots) const override;
   [[nodiscard]] std::size_t ask_for(std::span<const SlotId> slots) override {
-    std::size_t count = 0;
-    while (count < slots.size() && guests_.ask_for(slots[count])) ++count;
-    return count;
+    return guests_.ask_for(slots);
   }
-  bool hide(std::span<SlotId> slots) override;
-  void lease(std::span<const SlotId> slots) override {
-    for (const SlotId slot : slots) guests_.lease(slot);
-  }
-  bool end_leases(std::span<const SlotId> slots) override {
-    bool any = false;
-    for (std::size_t i = slots.size(); i-- > 0;) any = guests_.end_lease(slots[i]) || any;
-    return any;
-  }
-  void leave_behind(std::span<const SlotId> slots) override {
-    for (const SlotId slot : slots) guests_.leave_behind(slot);
-  }
-  bool shun(std::span<const SlotId> slots) override {
-    bool any = false;
-    for (const SlotId slot : slots) {
-      if (guests_.knows(slot)) any = guests_.shun(slot) || any;
-    }
-    return any;
-  }
+  bool hide(std::span<SlotId> slots) override { return guests_.hide(slots); }
+  void lease(std::span<const SlotId> slots) override { guests_.lease(slots); }
+  bool end_leases(std::span<const SlotId> slots) override { return guests_.end_leases(slots); }
+  void leave_behind(std::span<const SlotId> slots) override { guests_.leave_behind(slots); }
+  bool shun(std::span<const SlotId> slots) override { return guests_.shun(slots); }
   void withdraw(std::span<const SlotId>) override {}
   [[nodiscard]] std::vector<SlotId> take_withdrawn() override;
   bool hide_all() override { return guests_.hide_all(); }
-  [[nodiscard]] bool let_go(SlotRange range) override {
-    for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
-      if (!guests_.may_become_own(SlotId(slot))) return false;
-    }
-    return true;
-  }
+  [[nodiscard]] bool let_go(SlotRange range) override { return guests_.let_go(range); }
   bool drop_idle() override { return guests_.drop_idle(); }
   [[nodiscard]] bool has_guest_in(std::uint32_t chunk) const {
     const std::uint32_t first = chunk * shape_.num_slots;
@@ -140,11 +119,7 @@ class ReplayedPeerSlots final : public PeerSlots {
     }
     return false;
   }
-  [[nodiscard]] cpu_tier::GuestCounts guests() const override {
-    return {static_cast<std::uint32_t>(guests_.size()),
-            static_cast<std::uint32_t>(guests_.num_leased()),
-            static_cast<std::uint32_t>(guests_.num_in_index()), guests_.num_found_total()};
-  }
+  [[nodiscard]] cpu_tier::GuestCounts guests() const override { return guests_.counts(); }
   void check_invariants(const cpu_tier::SlotTable&) const override {}
 
  private:
@@ -221,17 +196,6 @@ void ReplayedPeerSlots::mark_held(std::span<const BlockKey>, std::span<SlotId> s
     const std::size_t i = half_of(*answer, at);
     if (i < slots.size() && slots[i] == BlockIndex::kNoSlot) slots[i] = kHeldByPeer;
   }
-}
-
-bool ReplayedPeerSlots::hide(std::span<SlotId> slots) {
-  bool any = false;
-  for (SlotId& slot : slots) {
-    if (slot == BlockIndex::kNoSlot || !guests_.knows(slot)) continue;
-    guests_.hide(slot);
-    slot = BlockIndex::kNoSlot;
-    any = true;
-  }
-  return any;
 }
 
 std::vector<SlotId> ReplayedPeerSlots::take_withdrawn() {

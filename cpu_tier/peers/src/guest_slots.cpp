@@ -32,17 +32,28 @@ std::optional<SlotId> GuestSlots::find(const BlockKey& key) {
   return slot;
 }
 
-bool GuestSlots::ask_for(SlotId slot) {
-  Guest& asked = guest(slot);
-  if (asked.position == 0 || asked.hidden == 1) return false;
-  asked.asked_for = 1;
-  return true;
+std::size_t GuestSlots::ask_for(std::span<const SlotId> slots) {
+  std::size_t count = 0;
+  for (; count < slots.size(); ++count) {
+    Guest& asked = guest(slots[count]);
+    if (asked.position == 0 || asked.hidden == 1) break;
+    asked.asked_for = 1;
+  }
+  return count;
 }
 
-void GuestSlots::lease(SlotId slot) {
-  Guest& leased = guest(slot);
-  if (leased.num_leases++ == 0) ++num_leased_;
-  leased.asked_for = 0;
+void GuestSlots::lease(std::span<const SlotId> slots) {
+  for (const SlotId slot : slots) {
+    Guest& leased = guest(slot);
+    if (leased.num_leases++ == 0) ++num_leased_;
+    leased.asked_for = 0;
+  }
+}
+
+bool GuestSlots::end_leases(std::span<const SlotId> slots) {
+  bool any = false;
+  for (std::size_t i = slots.size(); i-- > 0;) any = end_lease(slots[i]) || any;
+  return any;
 }
 
 bool GuestSlots::end_lease(SlotId slot) {
@@ -51,15 +62,29 @@ bool GuestSlots::end_lease(SlotId slot) {
   if (--ended.num_leases > 0) return false;
   --num_leased_;
   if (ended.asked_for == 1 && ended.hidden == 0) return false;
-  let_go(slot);
+  release(slot);
   return true;
 }
 
-void GuestSlots::leave_behind(SlotId slot) {
-  Guest& left = guest(slot);
-  KVFERRY_CHECK(left.num_leases > 0, "guest " + std::to_string(slot.value()) + " is not leased");
-  num_left_behind_ += left.left_behind == 0 ? 1 : 0;
-  left.left_behind = 1;
+void GuestSlots::leave_behind(std::span<const SlotId> slots) {
+  for (const SlotId slot : slots) {
+    Guest& left = guest(slot);
+    KVFERRY_CHECK(left.num_leases > 0, "guest " + std::to_string(slot.value()) + " is not leased");
+    num_left_behind_ += left.left_behind == 0 ? 1 : 0;
+    left.left_behind = 1;
+  }
+}
+
+bool GuestSlots::hide(std::span<SlotId> slots) {
+  if (guests_.empty()) return false;
+  bool any = false;
+  for (SlotId& slot : slots) {
+    if (slot == BlockIndex::kNoSlot || !knows(slot)) continue;
+    hide(slot);
+    slot = BlockIndex::kNoSlot;
+    any = true;
+  }
+  return any;
 }
 
 bool GuestSlots::hide(SlotId slot) {
@@ -68,16 +93,21 @@ bool GuestSlots::hide(SlotId slot) {
   hidden.hidden = 1;
   ++num_hidden_;
   index_.erase({&slot, 1});
-  if (hidden.num_leases == 0) let_go(slot);
+  if (hidden.num_leases == 0) release(slot);
   return true;
 }
 
-bool GuestSlots::shun(SlotId slot) {
-  leases_.shun(slot);
-  return hide(slot);
+bool GuestSlots::shun(std::span<const SlotId> slots) {
+  bool any = false;
+  for (const SlotId slot : slots) {
+    if (!knows(slot)) continue;
+    leases_.shun(slot);
+    any = hide(slot) || any;
+  }
+  return any;
 }
 
-void GuestSlots::let_go(SlotId slot) {
+void GuestSlots::release(SlotId slot) {
   const Guest gone = guest(slot);
   if (gone.hidden == 1) {
     --num_hidden_;
@@ -92,10 +122,12 @@ void GuestSlots::let_go(SlotId slot) {
   leases_.end_lease(slot);
 }
 
-bool GuestSlots::may_become_own(SlotId slot) {
-  if (!knows(slot)) return true;
-  if (guest(slot).num_leases > 0) return false;
-  let_go(slot);
+bool GuestSlots::let_go(SlotRange range) {
+  for (std::uint32_t i = range.first; i < range.end; ++i) {
+    if (!knows(SlotId(i))) continue;
+    if (guest(SlotId(i)).num_leases > 0) return false;
+    release(SlotId(i));
+  }
   return true;
 }
 
@@ -111,7 +143,7 @@ bool GuestSlots::drop_idle() {
   for (std::size_t i = num_before; i-- > 0;) {
     Guest& idle = guest(guests_[i]);
     if (idle.num_leases == 0 && idle.asked_for == 0) {
-      let_go(guests_[i]);
+      release(guests_[i]);
     } else {
       idle.asked_for = 0;
     }

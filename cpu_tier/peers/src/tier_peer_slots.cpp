@@ -149,46 +149,6 @@ void TierPeerSlots::mark_held(std::span<const BlockKey> keys, std::span<SlotId> 
   }
 }
 
-std::size_t TierPeerSlots::ask_for(std::span<const SlotId> slots) {
-  std::size_t count = 0;
-  while (count < slots.size() && guests_.ask_for(slots[count])) ++count;
-  return count;
-}
-
-bool TierPeerSlots::hide(std::span<SlotId> slots) {
-  if (guests_.size() == 0) return false;
-  bool any = false;
-  for (SlotId& slot : slots) {
-    if (slot == BlockIndex::kNoSlot || !guests_.knows(slot)) continue;
-    guests_.hide(slot);
-    slot = BlockIndex::kNoSlot;
-    any = true;
-  }
-  return any;
-}
-
-void TierPeerSlots::lease(std::span<const SlotId> slots) {
-  for (const SlotId slot : slots) guests_.lease(slot);
-}
-
-bool TierPeerSlots::end_leases(std::span<const SlotId> slots) {
-  bool any = false;
-  for (std::size_t i = slots.size(); i-- > 0;) any = guests_.end_lease(slots[i]) || any;
-  return any;
-}
-
-void TierPeerSlots::leave_behind(std::span<const SlotId> slots) {
-  for (const SlotId slot : slots) guests_.leave_behind(slot);
-}
-
-bool TierPeerSlots::shun(std::span<const SlotId> slots) {
-  bool any = false;
-  for (const SlotId slot : slots) {
-    if (guests_.knows(slot)) any = guests_.shun(slot) || any;
-  }
-  return any;
-}
-
 void TierPeerSlots::withdraw(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) slots_.withdraw(slot);
 }
@@ -197,19 +157,6 @@ std::vector<SlotId> TierPeerSlots::take_withdrawn() {
   std::vector<SlotId> withdrawn;
   slots_.visit_withdrawn([&withdrawn](SlotId slot) { withdrawn.push_back(slot); });
   return withdrawn;
-}
-
-bool TierPeerSlots::let_go(SlotRange range) {
-  for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
-    if (!guests_.may_become_own(SlotId(slot))) return false;
-  }
-  return true;
-}
-
-GuestCounts TierPeerSlots::guests() const {
-  return {static_cast<std::uint32_t>(guests_.size()),
-          static_cast<std::uint32_t>(guests_.num_leased()),
-          static_cast<std::uint32_t>(guests_.num_in_index()), guests_.num_found_total()};
 }
 
 void TierPeerSlots::check_invariants(const SlotTable& table) const {

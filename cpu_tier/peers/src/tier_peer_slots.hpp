@@ -34,18 +34,20 @@ class TierPeerSlots final : public PeerSlots {
   void find(std::span<const BlockKey> keys, std::span<SlotId> slots) override;
   void find_prefix(std::span<const BlockKey> keys, std::span<SlotId> slots) override;
   void mark_held(std::span<const BlockKey> keys, std::span<SlotId> slots) const override;
-  [[nodiscard]] std::size_t ask_for(std::span<const SlotId> slots) override;
-  bool hide(std::span<SlotId> slots) override;
-  void lease(std::span<const SlotId> slots) override;
-  bool end_leases(std::span<const SlotId> slots) override;
-  void leave_behind(std::span<const SlotId> slots) override;
-  bool shun(std::span<const SlotId> slots) override;
+  [[nodiscard]] std::size_t ask_for(std::span<const SlotId> slots) override {
+    return guests_.ask_for(slots);
+  }
+  bool hide(std::span<SlotId> slots) override { return guests_.hide(slots); }
+  void lease(std::span<const SlotId> slots) override { guests_.lease(slots); }
+  bool end_leases(std::span<const SlotId> slots) override { return guests_.end_leases(slots); }
+  void leave_behind(std::span<const SlotId> slots) override { guests_.leave_behind(slots); }
+  bool shun(std::span<const SlotId> slots) override { return guests_.shun(slots); }
   void withdraw(std::span<const SlotId> slots) override;
   [[nodiscard]] std::vector<SlotId> take_withdrawn() override;
   bool hide_all() override { return guests_.hide_all(); }
-  [[nodiscard]] bool let_go(SlotRange range) override;
+  [[nodiscard]] bool let_go(SlotRange range) override { return guests_.let_go(range); }
   bool drop_idle() override { return guests_.drop_idle(); }
-  [[nodiscard]] GuestCounts guests() const override;
+  [[nodiscard]] GuestCounts guests() const override { return guests_.counts(); }
   void check_invariants(const SlotTable& table) const override;
 
  private:

@@ -5,6 +5,8 @@
 #include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
 #include "kvferry/cpu_tier/slots/block_index.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
+#include "kvferry/cpu_tier/slots/peers.hpp"
+#include "kvferry/cpu_tier/slots/slot_range.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -51,35 +53,26 @@ class GuestSlots {
 
   /// Whether the slot is a guest, whether or not it can be found.
   [[nodiscard]] bool knows(SlotId slot) const { return guest(slot).position != 0; }
-  /// Whether the slot is a guest that can be found. If so, it counts as asked for now.
-  bool ask_for(SlotId slot);
 
-  /// Adds or removes one lease of this instance on a guest. The second returns whether the guest
-  /// was released.
-  void lease(SlotId slot);
-  bool end_lease(SlotId slot);
-  /// Makes a lease outlast this object: the guest stays leased for good.
-  void leave_behind(SlotId slot);
-  /// Hides a guest from lookups. Returns whether it could be found until now.
-  bool hide(SlotId slot);
-  /// A guest's bytes are in doubt, so it is not found any more, nor found again. Returns whether it
-  /// could be found until now.
-  bool shun(SlotId slot);
-  /// The slot's chunk is about to become this instance's own, so the guest is released. Returns
-  /// false if it is leased.
-  [[nodiscard]] bool may_become_own(SlotId slot);
+  // As the functions of PeerSlots with these names.
+  std::size_t ask_for(std::span<const SlotId> slots);
+  bool hide(std::span<SlotId> slots);
+  void lease(std::span<const SlotId> slots);
+  bool end_leases(std::span<const SlotId> slots);
+  /// The guests stay leased for good, also after this object.
+  void leave_behind(std::span<const SlotId> slots);
+  bool shun(std::span<const SlotId> slots);
+  [[nodiscard]] bool let_go(SlotRange range);
   /// Hides all guests from lookups. Returns whether any could be found.
   bool hide_all();
   /// Releases guests that are not leased here and were not asked for since the last call. Returns
   /// whether there were any.
   bool drop_idle();
 
-  [[nodiscard]] std::size_t size() const { return guests_.size(); }
-  [[nodiscard]] std::size_t num_leased() const { return num_leased_; }
-  /// The number of guests that the index leads to.
-  [[nodiscard]] std::size_t num_in_index() const { return guests_.size() - num_hidden_; }
-  /// Number of guests found since construction.
-  [[nodiscard]] std::uint64_t num_found_total() const { return num_found_total_; }
+  [[nodiscard]] GuestCounts counts() const {
+    return {static_cast<std::uint32_t>(guests_.size()), static_cast<std::uint32_t>(num_leased_),
+            static_cast<std::uint32_t>(num_in_index()), num_found_total_};
+  }
 
  private:
   struct Guest {
@@ -91,8 +84,14 @@ class GuestSlots {
   };
   [[nodiscard]] Guest& guest(SlotId slot) { return by_slot_[slot.value()]; }
   [[nodiscard]] const Guest& guest(SlotId slot) const { return by_slot_[slot.value()]; }
+  /// The number of guests that the index leads to.
+  [[nodiscard]] std::size_t num_in_index() const { return guests_.size() - num_hidden_; }
+  /// Removes one lease of this instance on a guest. Returns whether the guest was released.
+  bool end_lease(SlotId slot);
+  /// Hides a guest from lookups. Returns whether it could be found until now.
+  bool hide(SlotId slot);
   /// Releases a guest that is not leased here.
-  void let_go(SlotId slot);
+  void release(SlotId slot);
 
   GuestLeases& leases_;
   BlockIndex& index_;
