@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hook_clock import Cost
 from lives import BrokenRunError, Lives, Progress
-from rigs import BLOCK_TOKENS, KINDS, LONG_TOKENS, MAX_SEQS, UNRECORDED, Kind, Rig
+from rigs import BLOCK_TOKENS, LONG_TOKENS, MAX_SEQS, Kind, Rig
 
 LONG_BLOCKS = LONG_TOKENS // BLOCK_TOKENS
 NUM_IDLE = 500
@@ -34,7 +34,7 @@ class Bench(Lives):
         num_rounds: int,
         num_residents: int,
         progress: Progress,
-        kinds: Sequence[Kind] = (*KINDS, UNRECORDED),
+        kinds: Sequence[Kind],
     ) -> None:
         super().__init__(num_rounds, num_residents, progress)
         self._kinds = kinds

@@ -29,7 +29,7 @@ class RecordedLife final : public RandomLife {
     begin_life(seed);
     live(12);
   }
-  /// In a shared tier, which it does not keep by itself.
+  /// In a shared tier.
   RecordedLife(std::uint64_t seed, cpu_tier::TierDirectory& tier) {
     shared_tier_ = &tier;
     num_chunks_ = kShape.num_chunks;

@@ -29,6 +29,7 @@ from scenarios import (
 )
 from seeds import seed_range
 from test_features_keys import PROMPT, accept_items, items, run
+from test_recorder import path_of
 from toy_worker import kvferry_of
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
@@ -63,12 +64,6 @@ def tokens_of(engine: ToyEngine, suffix: str) -> dict[str, list[int]]:
     """What the prompts give under ids with a suffix, by their own ids."""
     found = engine.generate(again(suffix))
     return {request_id: found[request_id + suffix] for request_id in PROMPTS}
-
-
-def path_of(engine: ToyEngine) -> str:
-    path = engine.scheduler.connector.scheduler_side._recorder.path
-    assert path is not None
-    return str(path)
 
 
 def found_elsewhere(engine: ToyEngine) -> int:
@@ -159,7 +154,7 @@ def test_random_lives_of_two_engines_get_their_tokens(
     live_together(engines, rng, prompts, expected, str(link), reset_share)
     for engine in engines:
         assert_at_rest(engine)
-        num_calls, _, difference, last_error = _core.replay_recording(path_of(engine))
+        num_calls, _, difference, last_error = _core.replay_recording(str(path_of(engine)))
         assert (difference, last_error) == (None, None)
         assert num_calls > 400
     if seed > 0:

@@ -34,10 +34,14 @@ std::optional<Event> PeerAnswers::next(PeerAnswer what, std::optional<std::uint6
 
 namespace {
 
-/// The answer's 32-bit value `i`; 0 if it has none.
-std::uint32_t half_of(const Event& answer, std::size_t i) {
-  if (i / 2 >= answer.words.size()) return 0;
-  return i % 2 == 0 ? answer.low(i / 2) : answer.high(i / 2);
+/// The answer's 32-bit values from `first` on, `count` of them, or as many as there are.
+std::vector<std::uint32_t> halves_of(const Event& answer, std::size_t first, std::size_t count) {
+  std::vector<std::uint32_t> halves;
+  const std::size_t end = std::min(first + count, 2 * answer.words.size());
+  for (std::size_t i = first; i < end; ++i) {
+    halves.push_back(i % 2 == 0 ? answer.low(i / 2) : answer.high(i / 2));
+  }
+  return halves;
 }
 
 /// A number that is the whole answer.
@@ -143,8 +147,10 @@ std::size_t ReplayedPeerSlots::changed(PeerAnswer what, std::span<SlotId> slots)
   if (!answer || answer->number() >= slots.size()) return slots.size();
   if (answer->number() == 0) return 0;
   std::vector<SlotId> order;
-  for (std::size_t i = 0; i < slots.size(); ++i) order.emplace_back(half_of(*answer, i));
-  if (!std::is_permutation(order.begin(), order.end(), slots.begin())) return slots.size();
+  for (const std::uint32_t slot : halves_of(*answer, 0, slots.size())) order.emplace_back(slot);
+  if (!std::is_permutation(order.begin(), order.end(), slots.begin(), slots.end())) {
+    return slots.size();
+  }
   std::copy(order.begin(), order.end(), slots.begin());
   return answer->number();
 }
@@ -191,9 +197,7 @@ void ReplayedPeerSlots::mark_held(std::span<const BlockKey>, std::span<SlotId> s
   if (std::find(slots.begin(), slots.end(), BlockIndex::kNoSlot) == slots.end()) return;
   const std::optional<Event> answer = answers_.next(PeerAnswer::kHeld);
   if (!answer) return;
-  const std::size_t count = std::min<std::size_t>(answer->number(), 2 * answer->words.size());
-  for (std::size_t at = 0; at < count; ++at) {
-    const std::size_t i = half_of(*answer, at);
+  for (const std::uint32_t i : halves_of(*answer, 0, answer->number())) {
     if (i < slots.size() && slots[i] == BlockIndex::kNoSlot) slots[i] = kHeldByPeer;
   }
 }
@@ -203,9 +207,8 @@ std::vector<SlotId> ReplayedPeerSlots::take_withdrawn() {
   const std::optional<Event> answer =
       answers_.next(PeerAnswer::kWithdrawn, recorder::halves(shape_.num_slots, shape_.slab_class));
   if (!answer) return withdrawn;
-  const std::size_t end = 2 + std::min<std::size_t>(answer->number(), 2 * answer->words.size());
-  for (std::size_t i = 2; i < end; ++i) {
-    if (half_of(*answer, i) < max_slots_) withdrawn.emplace_back(half_of(*answer, i));
+  for (const std::uint32_t slot : halves_of(*answer, 2, answer->number())) {
+    if (slot < max_slots_) withdrawn.emplace_back(slot);
   }
   return withdrawn;
 }

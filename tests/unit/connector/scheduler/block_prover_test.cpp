@@ -16,9 +16,12 @@ namespace {
 
 constexpr std::uint32_t kNumBlocks = 32;
 
-/// One group of full attention. Requests compute what they are told, plan by plan.
+/// One group, of full attention unless a test says otherwise. Requests compute what they are told,
+/// plan by plan.
 class BlockProverTest : public ::testing::Test {
  protected:
+  explicit BlockProverTest(const KvGroup& group = {}) : kinds_{group} {}
+
   Request& arrive(const std::string& id, const std::vector<std::uint64_t>& numbers) {
     Request& request = requests_.arrive(id, std::make_shared<FakeHashes>(numbers));
     EXPECT_EQ(request.sync_keys(groups_), std::nullopt);
@@ -37,11 +40,17 @@ class BlockProverTest : public ::testing::Test {
     return prover_.holds(BlockId(block), key_of(number));
   }
 
-  const std::vector<KvGroup> kinds_{KvGroup{}};
+  const std::vector<KvGroup> kinds_;
   BlockGroups groups_{kinds_, kBlockTokens};
   RequestTable requests_{DomainId(1)};
   BlockProver prover_{requests_, groups_, kNumBlocks, LaterTurns::kStored};
   PlanSeq last_;
+};
+
+/// A window of one block.
+class WindowProverTest : public BlockProverTest {
+ protected:
+  WindowProverTest() : BlockProverTest({TokenReach::window(kBlockTokens)}) {}
 };
 
 TEST_F(BlockProverTest, ProvesWhatIsComputedWhole) {
@@ -206,60 +215,31 @@ TEST_F(BlockProverTest, AStateIsProvenWithTheTokensBeforeItUnlessItWasOverwritte
   EXPECT_TRUE(prover.take_proven_states(request).empty());
 }
 
-TEST_F(BlockProverTest, ABlockThatSlidOutAndCameBackHoldsItsLaterPlace) {
-  const std::vector<KvGroup> kinds{{TokenReach::window(kBlockTokens)}};
-  const BlockGroups groups(kinds, kBlockTokens);
-  RequestTable requests(DomainId(1), 1);
-  BlockProver prover(requests, groups, kNumBlocks, LaterTurns::kStored);
-  Request& request =
-      requests.arrive("r", std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3}));
-  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
+TEST_F(WindowProverTest, ABlockThatSlidOutAndCameBackHoldsItsLaterPlace) {
+  Request& request = arrive("r", {1, 2, 3});
   // Block 10 has slid out of the window when the request gets it again, and nothing was proven yet.
-  PlanSeq last;
-  const auto compute = [&](TableUpdate update, std::uint32_t block, std::uint32_t num_computed) {
-    const std::vector<BlockId> blocks = blocks_of({block});
-    const std::array<std::span<const BlockId>, 1> by_group{blocks};
-    request.update_tables(update, by_group);
-    prover.cover(request, update, by_group, {num_computed, kBlockTokens, 0}, last);
-    last = last.next();
-  };
-  compute(TableUpdate::kReplace, 10, 0);
-  compute(TableUpdate::kAppend, 11, kBlockTokens);
-  compute(TableUpdate::kAppend, 10, 2 * kBlockTokens);
-  EXPECT_EQ(prover.prove(request), 3U);
-  EXPECT_FALSE(prover.holds(BlockId(10), key_of(1)));
-  EXPECT_TRUE(prover.holds(BlockId(11), key_of(2)));
-  EXPECT_TRUE(prover.holds(BlockId(10), key_of(3)));
+  compute(request, TableUpdate::kReplace, {10}, 0, kBlockTokens);
+  compute(request, TableUpdate::kAppend, {11}, kBlockTokens, kBlockTokens);
+  compute(request, TableUpdate::kAppend, {10}, 2 * kBlockTokens, kBlockTokens);
+  EXPECT_EQ(prover_.prove(request), 3U);
+  EXPECT_FALSE(holds(10, 1));
+  EXPECT_TRUE(holds(11, 2));
+  EXPECT_TRUE(holds(10, 3));
 }
 
 // The last plan's tokens do not see block 10 at their end, but they begin in its window, so the
 // request still has it.
-TEST_F(BlockProverTest, ABlockThatIsNotProvenIsNotPassedInTheStepInWhichItSlidesOut) {
-  const std::vector<KvGroup> kinds{{TokenReach::window(kBlockTokens)}};
-  const BlockGroups groups(kinds, kBlockTokens);
-  RequestTable requests(DomainId(1), 1);
-  BlockProver prover(requests, groups, kNumBlocks, LaterTurns::kStored);
-  Request& request =
-      requests.arrive("r", std::make_shared<FakeHashes>(std::vector<std::uint64_t>{1, 2, 3, 4}));
-  EXPECT_EQ(request.sync_keys(groups), std::nullopt);
-  PlanSeq last;
-  const auto compute = [&](TableUpdate update, const std::vector<std::uint32_t>& numbers,
-                           std::uint32_t num_computed, std::uint32_t num_scheduled) {
-    const std::vector<BlockId> blocks = blocks_of(numbers);
-    const std::array<std::span<const BlockId>, 1> by_group{blocks};
-    request.update_tables(update, by_group);
-    prover.cover(request, update, by_group, {num_computed, num_scheduled, 0}, last);
-    last = last.next();
-  };
-  compute(TableUpdate::kReplace, {10, 11, 12, 13}, 0, 2);
-  prover.forget(BlockId(10));  // The engine says that it is wrong.
-  compute(TableUpdate::kAppend, {}, 2, 10);
-  EXPECT_EQ(prover.prove(request), 0U);
-  EXPECT_FALSE(prover.holds(BlockId(10), key_of(1)));
-  compute(TableUpdate::kAppend, {}, 12, 4);
-  EXPECT_EQ(prover.prove(request), 4U);
-  EXPECT_FALSE(prover.holds(BlockId(10), key_of(1)));
-  EXPECT_TRUE(prover.holds(BlockId(11), key_of(2)));
+TEST_F(WindowProverTest, ABlockThatIsNotProvenIsNotPassedInTheStepInWhichItSlidesOut) {
+  Request& request = arrive("r", {1, 2, 3, 4});
+  compute(request, TableUpdate::kReplace, {10, 11, 12, 13}, 0, 2);
+  prover_.forget(BlockId(10));  // The engine says that it is wrong.
+  compute(request, TableUpdate::kAppend, {}, 2, 10);
+  EXPECT_EQ(prover_.prove(request), 0U);
+  EXPECT_FALSE(holds(10, 1));
+  compute(request, TableUpdate::kAppend, {}, 12, 4);
+  EXPECT_EQ(prover_.prove(request), 4U);
+  EXPECT_FALSE(holds(10, 1));
+  EXPECT_TRUE(holds(11, 2));
 }
 
 TEST_F(BlockProverTest, AResetKeepsTheProofsOfWhatThePoolHasStill) {
