@@ -38,6 +38,7 @@ namespace {
 std::vector<std::uint32_t> halves_of(const Event& answer, std::size_t first, std::size_t count) {
   std::vector<std::uint32_t> halves;
   const std::size_t end = std::min(first + count, 2 * answer.words.size());
+  halves.reserve(end - std::min(first, end));
   for (std::size_t i = first; i < end; ++i) {
     halves.push_back(i % 2 == 0 ? answer.low(i / 2) : answer.high(i / 2));
   }
@@ -147,6 +148,7 @@ std::size_t ReplayedPeerSlots::changed(PeerAnswer what, std::span<SlotId> slots)
   if (!answer || answer->number() >= slots.size()) return slots.size();
   if (answer->number() == 0) return 0;
   std::vector<SlotId> order;
+  order.reserve(slots.size());
   for (const std::uint32_t slot : halves_of(*answer, 0, slots.size())) order.emplace_back(slot);
   if (!std::is_permutation(order.begin(), order.end(), slots.begin(), slots.end())) {
     return slots.size();
