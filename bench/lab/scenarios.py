@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scenarios with one full-attention group: lives of requests, and steps of the engine."""
 
+import math
 from collections.abc import Sequence
 
 from hook_clock import Cost
@@ -12,6 +13,8 @@ NUM_IDLE = 500
 _SHORT_TOKENS = 2048
 _WARM_STEPS = 20
 _WARM_DECODES = 8
+# Then new requests run, so that their length, and with it the pool's size, does not grow with the number of rounds.
+_MOST_DECODE_ROUNDS = 30
 
 
 class Bench(Lives):
@@ -40,10 +43,12 @@ class Bench(Lives):
         self._kinds = kinds
         self.request_ns: list[int] = []
         # Room for 64 requests of 2k tokens with what they decode here, which is more than a 128k-token request needs.
-        decoded = 2 * (BLOCK_TOKENS + _WARM_DECODES) * num_rounds // BLOCK_TOKENS + 2
+        decode_rounds = min(num_rounds, _MOST_DECODE_ROUNDS)
+        decoded = 2 * (BLOCK_TOKENS + _WARM_DECODES) * decode_rounds // BLOCK_TOKENS + 2
         self._num_blocks = MAX_SEQS * (_SHORT_TOKENS // BLOCK_TOKENS + decoded + 3)
         # The resident requests, the warm-up, one miss for each round, and the blocks of the short requests.
-        short_blocks = 2 * self._num_blocks  # Running requests of two scenarios.
+        num_starts = 1 + math.ceil(num_rounds / _MOST_DECODE_ROUNDS)  # Of running requests, before the tier is full.
+        short_blocks = num_starts * self._num_blocks
         self._num_slots = (num_residents + 1 + num_rounds) * LONG_BLOCKS + short_blocks
 
     def _start(self, rigs: list[Rig]) -> None:
@@ -92,25 +97,30 @@ class Bench(Lives):
         for rig in rigs:
             rig.drop_gpu_cache()
             for prompt in prompts:
-                rig.add(prompt, max_tokens=4000)
+                rig.add(prompt, max_tokens=LONG_TOKENS)
             while len(rig.scheduler.running) < num_requests or any(
                 request.num_computed_tokens < request.num_prompt_tokens for request in rig.scheduler.running
             ):
                 rig.step()
 
+    def _end_all(self, rigs: Sequence[Rig]) -> None:
+        for rig in rigs:
+            rig.abort(list(rig.scheduler.requests))
+            rig.run()
+
     def _decode(self, rigs: Sequence[Rig]) -> None:
         """Measure decode steps. A sample is the mean of 16 consecutive ones, in which all requests complete a block."""
-        self._start_running(rigs, MAX_SEQS, _SHORT_TOKENS)
         idle = [self._prompt(64) for _ in range(NUM_IDLE)]
-        for order in self._turns(rigs, "decode steps"):
+        for number, order in enumerate(self._turns(rigs, "decode steps")):
+            if number % _MOST_DECODE_ROUNDS == 0:
+                self._end_all(rigs)
+                self._start_running(rigs, MAX_SEQS, _SHORT_TOKENS)
             for rig in order:
                 self._note("decode", rig, self._mean_step(rig))
                 idle_ids = [rig.add(prompt) for prompt in idle]
                 self._note("decode_idle", rig, self._mean_step(rig))
                 rig.abort(idle_ids)
-        for rig in rigs:
-            rig.abort(list(rig.scheduler.requests))
-            rig.run()
+        self._end_all(rigs)
 
     def _mean_step(self, rig: Rig) -> Cost:
         for _ in range(_WARM_DECODES):
@@ -156,9 +166,7 @@ class Bench(Lives):
                 self._note(scenario, rig, rig.timed_step())
                 if rig.scheduler.requests[waiting[rig.kind.name]].num_computed_tokens != 0:
                     raise BrokenRunError(f"{rig.kind.name}: the request does not wait")
-        for rig in rigs:
-            rig.abort(list(rig.scheduler.requests))
-            rig.run()
+        self._end_all(rigs)
 
     def _step_until_evicted(self, rig: Rig, evicts: bool) -> None:
         """Step kvferry until a step has evicted (`evicts`), or once. Step others once: they count no evictions."""
