@@ -230,8 +230,7 @@ Recording Recording::from_file(const std::string& path) { return RecordingFile(p
 bool ends_with_error(const Recording& recording) {
   bool is_error = false;
   for (const Event& event : recording) {
-    // A keeper goes on after the engine's last call.
-    if (is_input(event.kind()) && event.kind() != EventKind::kTended) is_error = false;
+    if (is_engine_call(event.kind())) is_error = false;
     if (event.kind() == EventKind::kThrew || event.kind() == EventKind::kBroken) is_error = true;
   }
   return is_error;

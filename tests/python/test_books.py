@@ -24,17 +24,13 @@ def books_of(path: Path) -> dict[str, Any]:
     return books
 
 
-def path_of(engine: ToyEngine) -> Path:
-    return Path(engine.scheduler.connector.scheduler_side._recorder.path)
-
-
 @pytest.fixture
 def loading(make: Make) -> Iterator[ToyEngine]:
     """An engine with a load under way; its recording goes, although an error ends it."""
     engine = make({"host_link": SLOW_LOADS})
     store_all(engine)
     start_loading(engine, "loading", PROMPTS["b"])
-    path = path_of(engine)
+    path = engine.recording
     yield engine
     path.unlink(missing_ok=True)
 
@@ -59,7 +55,7 @@ def check_loading(books: dict[str, Any], engine: ToyEngine) -> None:
 
 def test_an_error_that_ends_an_engine_leaves_its_books(loading: ToyEngine, log_lines: list[str]) -> None:
     break_off(loading)
-    path = path_of(loading)
+    path = loading.recording
     assert any("kvferry dump --books --file" in line for line in log_lines)
     books = books_of(path)
     assert books["source"] == "recorded"
@@ -74,7 +70,7 @@ def test_an_error_that_ends_an_engine_leaves_its_books(loading: ToyEngine, log_l
 
 
 def test_a_living_engine_has_no_books_and_a_replay_finds_them(loading: ToyEngine) -> None:
-    books = books_of(path_of(loading))
+    books = books_of(loading.recording)
     assert (books["source"], books["error"]) == ("replayed", None)
     check_loading(books, loading)
 
@@ -84,7 +80,7 @@ def test_books_that_nobody_has_are_an_error_that_says_why(make: Make) -> None:
     for i in range(40):
         engine.generate({f"r{i}": prompt_of(100 + i, 150)}, max_tokens=40)
     with pytest.raises(RecordingError, match=r"when an error ends it.*were overwritten"):
-        recordings.books(path_of(engine))
+        recordings.books(engine.recording)
 
 
 # The figures have a line for each rank. An event of the smallest ring has 8 KiB.

@@ -19,7 +19,7 @@ from random_lives import NUM_TOKENS, live, random_link, random_prompts
 from scenarios import PROMPTS, Make, store_all
 from seeds import seed_range
 from test_core_options import SCHEDULER_OPTIONS
-from test_timeline import Shown, check_shape, path_of
+from test_timeline import Shown, check_shape
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.usefixtures("own_dumps")
@@ -67,7 +67,7 @@ def test_a_rank_of_a_random_life_records_every_plan_and_every_end(
         async_scheduling=is_async, num_blocks=36,
     )  # fmt: skip
     live(engine, rng, prompts, expected_tokens(folder, prompts, max_tokens=NUM_TOKENS), f"seed {seed}", num_steps=500)
-    scheduler, rank = read(path_of(engine)), read(rank_path_of(engine))
+    scheduler, rank = read(engine.recording), read(rank_path_of(engine))
 
     orders = said(rank.select(ORDERS))
     assert orders == said(scheduler.select(ORDERS))[: len(orders)]
@@ -86,7 +86,7 @@ def test_a_rank_of_a_random_life_records_every_plan_and_every_end(
     times = [one.words[0] for one in rank.select(["bound", "saved", "copied", "reported"])]
     assert times == sorted(times)
 
-    shown = Shown(path_of(engine), tmp_path / "timeline.json")
+    shown = Shown(engine.recording, tmp_path / "timeline.json")
     check_shape(shown)
     spans = {int(one["name"].split()[1]): one for one in shown.spans("rank 0")}
     assert spans.keys() == ordered
@@ -97,7 +97,7 @@ def test_a_rank_of_a_random_life_records_every_plan_and_every_end(
         assert shown.times(span)[1] == event.words[0]
         assert span["args"]["ended"] == ["done", "failed", "cancelled"][event.flags & 3]
         assert span["args"]["bytes"] == event.words[4]
-    stories = Stories(_core.RecordingFile(str(path_of(engine))), recordings.ranks_of(path_of(engine)))
+    stories = Stories(_core.RecordingFile(str(engine.recording)), recordings.ranks_of(engine.recording))
     loads = {load.transfer: load for number, _ in stories.requests() for load in stories.of(number).loads}
     for transfer, load in loads.items():
         [of_rank] = load.ranks or [None]
@@ -119,7 +119,7 @@ def test_a_dump_is_one_file_with_the_ranks(make: Make, tmp_path: Path) -> None:
     engine = make()
     store_all(engine)
     engine.generate({f"{name} again": prompt for name, prompt in PROMPTS.items()})
-    dumped = recordings.dump(path_of(engine))
+    dumped = recordings.dump(engine.recording)
     assert stat.S_IMODE(dumped.stat().st_mode) == 0o600
     file = _core.RecordingFile(str(dumped))
     assert file.has_next
@@ -146,7 +146,7 @@ def test_every_rank_has_got_the_same_plans(make: Make, tmp_path: Path, extra: di
     assert said(ranks[0].select(ORDERS)) == said(ranks[1].select(ORDERS)) == said(ranks[2].select(ORDERS))
     ends = [ends_in(one) for one in ranks]
     assert set(ends[0]) == set(ends[1]) == set(ends[2])
-    dumped = recordings.dump(path_of(engine))
+    dumped = recordings.dump(engine.recording)
     numbers = [recordings.named(one.config)["rank"] for one in recordings.ranks_of(dumped)]
     assert numbers == ["0", "1", "2"]
     shown = Shown(dumped, tmp_path / "timeline.json")

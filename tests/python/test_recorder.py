@@ -41,14 +41,8 @@ pytestmark = pytest.mark.usefixtures("own_dumps")
 LEFT = {Reason.EVICTED, Reason.FORGOTTEN, Reason.CHUNK_GONE, Reason.DAMAGED}
 
 
-def path_of(engine: ToyEngine) -> Path:
-    path = engine.scheduler.connector.scheduler_side._recorder.path
-    assert path is not None
-    return Path(path)
-
-
 def stories_of(engine: ToyEngine) -> Stories:
-    return Stories(_core.RecordingFile(str(path_of(engine))))
+    return Stories(_core.RecordingFile(str(engine.recording)))
 
 
 def story_of(engine: ToyEngine, request: str) -> Story:
@@ -76,7 +70,7 @@ def test_a_prompt_that_nobody_had(make: Make) -> None:
     assert (answer.num_local_tokens, answer.num_tokens, answer.num_found) == (0, 100, 0)
     [missing] = answer.missing
     assert (missing.group, missing.token, missing.reason) == (0, 0, Reason.NEVER_OFFERED)
-    assert "was never stored" in run("why", "a", "--file", str(path_of(engine)))
+    assert "was never stored" in run("why", "a", "--file", str(engine.recording))
 
 
 def test_a_prompt_that_the_tier_has(make: Make) -> None:
@@ -94,7 +88,7 @@ def test_a_prompt_that_the_tier_has(make: Make) -> None:
     assert load.planned_ns is not None
     assert load.ended_ns is not None
     assert load.begun_ns <= load.planned_ns <= load.ended_ns
-    text = run("why", "again", "--file", str(path_of(engine)))
+    text = run("why", "again", "--file", str(engine.recording))
     assert "the tier has 144 after them" in text
     assert "load of 144 tokens: loaded" in text
     assert "ended on every rank after" in text
@@ -112,7 +106,7 @@ def test_a_block_that_was_evicted(make: Make) -> None:
     assert missing.since_ns is not None
     assert missing.stored_ns is not None
     assert 0 < missing.since_ns < missing.stored_ns
-    assert "was evicted, to make room for others, " in run("why", "again", "--file", str(path_of(engine)))
+    assert "was evicted, to make room for others, " in run("why", "again", "--file", str(engine.recording))
 
 
 def test_a_block_that_was_declined(make: Make) -> None:
@@ -121,7 +115,7 @@ def test_a_block_that_was_declined(make: Make) -> None:
     engine.settle_stores()
     engine.generate({"a": PROMPTS["a"]}, max_tokens=1)
     assert 0 < (declined := story_of(engine, "a").skipped[Reason.DECLINED]) <= 6
-    assert f"{declined} the tier's policy did not admit it" in run("why", "a", "--file", str(path_of(engine)))
+    assert f"{declined} the tier's policy did not admit it" in run("why", "a", "--file", str(engine.recording))
 
 
 def test_a_block_that_a_reset_took(make: Make) -> None:
@@ -137,7 +131,7 @@ def test_a_block_whose_bytes_changed(make: Make) -> None:
     engine.generate(again("2"))
     missing = [one for name in again("2") for one in last_answer(story_of(engine, name)).missing]
     assert [one.reason for one in missing].count(Reason.DAMAGED) == 1
-    texts = [run("why", name, "--file", str(path_of(engine))) for name in again("2")]
+    texts = [run("why", name, "--file", str(engine.recording)) for name in again("2")]
     assert sum("was withdrawn: a rank found that its bytes are not what was stored" in text for text in texts) == 1
 
 
@@ -194,7 +188,7 @@ def test_loads_that_end_in_other_ways(make: Make) -> None:
     engine.step()
     waiting = story_of(engine, "waits").lookups[-1]
     assert (waiting.num_found, waiting.awaited) == (None, "under way")
-    assert "under way is loading the same prefix" in run("why", "waits", "--file", str(path_of(engine)))
+    assert "under way is loading the same prefix" in run("why", "waits", "--file", str(engine.recording))
     engine.abort("under way")
     engine.run()
     assert [load.fate for load in story_of(engine, "under way").loads] == [Fate.ABORTED]
@@ -213,7 +207,7 @@ def test_a_load_that_fails(make: Make) -> None:
     assert load.ended_ns is not None
     assert load.told_ns is not None
     assert load.ended_ns < load.told_ns
-    assert "tokens: failed" in run("why", name, "--file", str(path_of(engine)))
+    assert "tokens: failed" in run("why", name, "--file", str(engine.recording))
 
 
 def test_lookups_with_the_same_answer_are_one_if_the_reasons_are_the_same() -> None:
@@ -320,11 +314,11 @@ def test_the_core_decides_the_same_again(
         async_scheduling=is_async, num_blocks=49, world_size=2, **model,
     )  # fmt: skip
     live(engine, rng, prompts, expected_tokens(folder, prompts, max_tokens=NUM_TOKENS, **model), f"seed {seed}")
-    num_calls, num_events, difference, last_error = _core.replay_recording(str(path_of(engine)))
+    num_calls, num_events, difference, last_error = _core.replay_recording(str(engine.recording))
     assert (difference, last_error) == (None, None)
     assert num_calls > 400
     assert num_events > num_calls
-    assert ": the same" in run("replay", str(path_of(engine)))
+    assert ": the same" in run("replay", str(engine.recording))
 
 
 # ---- files ----
@@ -332,7 +326,7 @@ def test_the_core_decides_the_same_again(
 
 def test_the_file_is_its_users_alone_and_goes_with_its_engine(make: Make) -> None:
     engine = make()
-    path = path_of(engine)
+    path = engine.recording
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     [found] = [one for one in recordings.find() if one.path == path]
     assert found.is_alive
@@ -345,7 +339,7 @@ def test_no_token_is_in_it(make: Make) -> None:
     engine = make()
     prompt = prompt_of(77, 100)
     engine.generate({"secret": prompt})
-    content = path_of(engine).read_bytes()
+    content = engine.recording.read_bytes()
     assert b"secret" in content  # the id is
     for width in (2, 4, 8):
         assert b"".join(token.to_bytes(width, "little") for token in prompt[:8]) not in content
@@ -381,7 +375,7 @@ def test_a_small_shared_memory_gets_a_small_ring(tmp_path: Path, monkeypatch: py
 def test_a_dump_of_a_living_engine_tells_the_same(make: Make, own_dumps: Path) -> None:
     engine = make()
     store_all(engine)
-    dumped = Path(run("dump", "--file", str(path_of(engine))).strip())
+    dumped = Path(run("dump", "--file", str(engine.recording)).strip())
     assert dumped.parent == own_dumps
     engine.generate({"later": PROMPTS["a"]})
     stories = Stories(_core.RecordingFile(str(dumped)))
@@ -395,7 +389,7 @@ def test_a_dump_of_a_living_engine_tells_the_same(make: Make, own_dumps: Path) -
 def test_only_so_many_dumps_are_kept(make: Make, own_dumps: Path) -> None:
     engine = make({"recorder_bytes": "64KiB"})
     for i in range(recordings.MOST_DUMPS + 3):
-        dumped = recordings.dump(path_of(engine))
+        dumped = recordings.dump(engine.recording)
         dumped.rename(dumped.with_name(f"{i:03d}{recordings.SUFFIX}"))
         os.utime(own_dumps / f"{i:03d}{recordings.SUFFIX}", (i, i))
     kept = sorted(path.name for path in own_dumps.iterdir())
@@ -423,7 +417,7 @@ def test_an_error_that_ends_the_engine_keeps_the_recording(make: Make, log_lines
     engine = make()
     engine.generate({"a": PROMPTS["a"]})
     side = engine.scheduler.connector.scheduler_side
-    path = path_of(engine)
+    path = engine.recording
     meta = types.SimpleNamespace(reports=[b"no report"])
     output = types.SimpleNamespace(invalid_block_ids=None, failed_recving=None, kv_connector_worker_meta=meta)
     with pytest.raises(Error):
@@ -438,7 +432,7 @@ def test_an_error_that_ends_the_engine_keeps_the_recording(make: Make, log_lines
 
 def test_what_other_users_could_have_written_is_not_found(make: Make) -> None:
     engine = make()
-    path = path_of(engine)
+    path = engine.recording
     assert path in {one.path for one in recordings.find()}
     path.chmod(0o644)
     assert path not in {one.path for one in recordings.find()}
@@ -451,7 +445,7 @@ def test_what_other_users_could_have_written_is_not_found(make: Make) -> None:
 
 def test_top_counts_what_the_engine_counts(make: Make) -> None:
     engine = make({**STORE_ALL, "cpu_bytes_to_use": 12 * 6144})
-    reader = ActivityReader(str(path_of(engine)), 1000.0)
+    reader = ActivityReader(str(engine.recording), 1000.0)
     assert reader.read().num_requests == 0
     store_all(engine)
     engine.generate({"again": PROMPTS["c"]})
@@ -471,8 +465,8 @@ def test_top_counts_what_the_engine_counts(make: Make) -> None:
 
 def test_top_says_what_it_does_not_know(make: Make) -> None:
     engine = make({"recorder_bytes": "64KiB"})
-    reader = ActivityReader(str(path_of(engine)), 1000.0)
+    reader = ActivityReader(str(engine.recording), 1000.0)
     for i in range(40):
         engine.generate({f"r{i}": prompt_of(100 + i, 150)}, max_tokens=40)
     assert reader.read().readable_blocks is None
-    assert "lost what was before" in run("why", "r39", "--file", str(path_of(engine)))
+    assert "lost what was before" in run("why", "r39", "--file", str(engine.recording))

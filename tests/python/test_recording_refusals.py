@@ -142,7 +142,7 @@ def test_a_flipped_bit_is_an_answer_or_one_line(
     engine = make({"recorder_bytes": "2MiB"})
     store_all(engine)
     engine.generate({f"{name} again": prompt for name, prompt in PROMPTS.items()})
-    written = Path(engine.scheduler.connector.scheduler_side._recorder.path)
+    written = engine.recording
     path = recordings.dump(written, tmp_path / "recording")
     assert _core.RecordingFile(str(path)).has_next
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,6 @@ from scenarios import (
 )
 from seeds import seed_range
 from test_features_keys import PROMPT, accept_items, items, run
-from test_recorder import path_of
 from toy_worker import kvferry_of
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
@@ -154,7 +153,7 @@ def test_random_lives_of_two_engines_get_their_tokens(
     live_together(engines, rng, prompts, expected, str(link), reset_share)
     for engine in engines:
         assert_at_rest(engine)
-        num_calls, _, difference, last_error = _core.replay_recording(str(path_of(engine)))
+        num_calls, _, difference, last_error = _core.replay_recording(str(engine.recording))
         assert (difference, last_error) == (None, None)
         assert num_calls > 400
     if seed > 0:

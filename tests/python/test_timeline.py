@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ToyEngine, expected_tokens, prompt_of
+from harness import expected_tokens, prompt_of
 from kvferry import _core
 from kvferry.cli.app import app
 from kvferry.story import Fate, Stories
@@ -55,10 +55,6 @@ class Shown:
         """Begin and end by the recording's clock."""
         begun = self.file.steady_ns + round(span["ts"] * 1e3)
         return begun, begun + round(span["dur"] * 1e3)
-
-
-def path_of(engine: ToyEngine) -> Path:
-    return Path(engine.scheduler.connector.scheduler_side._recorder.path)
 
 
 def check_shape(shown: Shown) -> None:
@@ -112,7 +108,7 @@ def test_a_timeline_of_a_random_life_is_what_its_recording_has(
         async_scheduling=is_async, num_blocks=36,
     )  # fmt: skip
     live(engine, rng, prompts, expected_tokens(folder, prompts, max_tokens=NUM_TOKENS), f"seed {seed}", num_steps=800)
-    shown = Shown(path_of(engine), tmp_path / "timeline.json")
+    shown = Shown(engine.recording, tmp_path / "timeline.json")
     check_shape(shown)
     recording = shown.file.read()
     stories = Stories(shown.file)
@@ -179,7 +175,7 @@ def test_what_is_under_way_ends_with_the_recording(make: Make, tmp_path: Path) -
     engine = make({"host_link": SLOW_LOADS})
     store_all(engine)
     start_loading(engine, "loading", PROMPTS["b"])
-    shown = Shown(path_of(engine), tmp_path / "timeline.json")
+    shown = Shown(engine.recording, tmp_path / "timeline.json")
     check_shape(shown)
     [span] = [one for one in shown.spans("requests") if one["name"] == "loading"]
     assert span["args"]["ended"] == Fate.UNDER_WAY.value
@@ -196,7 +192,7 @@ def test_a_recording_that_has_lost_its_beginning_has_a_timeline(make: Make, tmp_
         engine.add(f"r{i}", prompt_of(100 + i, 150), max_tokens=20)
         for _ in range(30):
             engine.step()
-    shown = Shown(path_of(engine), tmp_path / "timeline.json")
+    shown = Shown(engine.recording, tmp_path / "timeline.json")
     assert shown.file.read().begin > 0
     check_shape(shown)
     [long] = [one for one in shown.spans("requests") if one["args"].get("arrived") == "before the recording"][:1]

@@ -302,6 +302,13 @@ class ToyEngine:
         return dict(kvferry_of(self.scheduler.connector).scheduler_side.engine.snapshot())
 
     @property
+    def recording(self) -> Path:
+        """The file in which the scheduler side records."""
+        path = self.scheduler.connector.scheduler_side._recorder.path
+        assert path is not None
+        return Path(path)
+
+    @property
     def state_groups(self) -> set[int]:
         """KV cache groups of recurrent state."""
         groups = enumerate(self.kv_cache_config.kv_cache_groups)

@@ -115,8 +115,7 @@ class Replay {
           std::to_string(event.position) + "; make the recorder larger");
     }
     ++result_.num_calls;
-    // A keeper goes on after the engine's last call.
-    if (call.front().kind() != EventKind::kTended) result_.last_error.reset();
+    if (recorder::is_engine_call(call.front().kind())) result_.last_error.reset();
     const std::uint64_t begin = recorder_.position();
     const bool is_broken = call.back().kind() == EventKind::kBroken;
     if (is_broken && tell_books_) tell_books_(calls_->engine().books());

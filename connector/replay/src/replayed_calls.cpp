@@ -28,9 +28,7 @@ class Halves {
 
   [[nodiscard]] std::uint32_t next() {
     expect_words(event_, at_ / 2 + 1);
-    const std::uint32_t value = at_ % 2 == 0 ? event_.low(at_ / 2) : event_.high(at_ / 2);
-    ++at_;
-    return value;
+    return event_.half(at_++);
   }
   [[nodiscard]] std::vector<BlockId> blocks(std::uint32_t count) {
     expect_words(event_, (at_ + count + 1) / 2);

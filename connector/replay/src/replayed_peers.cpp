@@ -37,11 +37,9 @@ namespace {
 /// The answer's 32-bit values from `first` on, `count` of them, or as many as there are.
 std::vector<std::uint32_t> halves_of(const Event& answer, std::size_t first, std::size_t count) {
   std::vector<std::uint32_t> halves;
-  const std::size_t end = std::min(first + count, 2 * answer.words.size());
+  const std::size_t end = std::min(first + count, answer.num_halves());
   halves.reserve(end - std::min(first, end));
-  for (std::size_t i = first; i < end; ++i) {
-    halves.push_back(i % 2 == 0 ? answer.low(i / 2) : answer.high(i / 2));
-  }
+  for (std::size_t i = first; i < end; ++i) halves.push_back(answer.half(i));
   return halves;
 }
 
@@ -184,7 +182,7 @@ bool ReplayedPeerSlots::may_be_found(SlotId slot) const {
 }
 
 void ReplayedPeerSlots::find(std::span<const BlockKey> keys, std::span<SlotId> slots) {
-  if (std::find(slots.begin(), slots.end(), BlockIndex::kNoSlot) == slots.end()) return;
+  if (!BlockIndex::any_absent(slots)) return;
   const std::optional<Event> answer = answers_.next(PeerAnswer::kFound);
   for (std::size_t at = 0; answer && at < answer->words.size(); ++at) {
     const std::size_t i = answer->low(at);
@@ -196,7 +194,7 @@ void ReplayedPeerSlots::find(std::span<const BlockKey> keys, std::span<SlotId> s
 }
 
 void ReplayedPeerSlots::mark_held(std::span<const BlockKey>, std::span<SlotId> slots) const {
-  if (std::find(slots.begin(), slots.end(), BlockIndex::kNoSlot) == slots.end()) return;
+  if (!BlockIndex::any_absent(slots)) return;
   const std::optional<Event> answer = answers_.next(PeerAnswer::kHeld);
   if (!answer) return;
   for (const std::uint32_t i : halves_of(*answer, 0, answer->number())) {

@@ -130,10 +130,6 @@ class WatchedPeerSlots final : public PeerSlots {
   const std::unique_ptr<PeerSlots> slots_;
 };
 
-bool any_absent(std::span<const SlotId> slots) {
-  return std::find(slots.begin(), slots.end(), BlockIndex::kNoSlot) != slots.end();
-}
-
 void WatchedPeerSlots::read_keys(SlotId first, std::span<std::optional<BlockKey>> keys) const {
   slots_->read_keys(first, keys);
   const Answer to = answer(PeerAnswer::kKeys);
@@ -153,7 +149,7 @@ void WatchedPeerSlots::read_keys(SlotId first, std::span<std::optional<BlockKey>
 template <class Find>
 void WatchedPeerSlots::note_found(std::span<SlotId> slots, const Find& find) {
   const Answer to = answer(PeerAnswer::kFound);
-  if (!to.is_on() || !any_absent(slots)) return find();
+  if (!to.is_on() || !BlockIndex::any_absent(slots)) return find();
   // Allocated before anything is found, because nothing may fail afterwards.
   const std::vector<SlotId> before(slots.begin(), slots.end());
   find();
@@ -168,7 +164,7 @@ void WatchedPeerSlots::note_found(std::span<SlotId> slots, const Find& find) {
 
 void WatchedPeerSlots::mark_held(std::span<const BlockKey> keys, std::span<SlotId> slots) const {
   const Answer to = answer(PeerAnswer::kHeld);
-  const bool is_noted = to.is_on() && any_absent(slots);
+  const bool is_noted = to.is_on() && BlockIndex::any_absent(slots);
   slots_->mark_held(keys, slots);
   if (!is_noted) return;
   const auto count = static_cast<std::size_t>(std::count(slots.begin(), slots.end(), kHeldByPeer));

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/client_hints.hpp"
 
-#include "kvferry/base/error.hpp"
-
-#include <fmt/format.h>
+#include "options/named_value.hpp"
 
 #include <array>
+#include <cstddef>
 #include <limits>
 
 namespace kvferry::bench::trace {
@@ -19,12 +18,7 @@ constexpr std::size_t kMostRandom = 4'000;
 }  // namespace
 
 HintStyle hint_style_from(std::string_view text) {
-  std::string known;
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (text == kNames[i]) return static_cast<HintStyle>(i);
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", kNames[i]);
-  }
-  throw ConfigError(fmt::format("'{}' is not a style of hints: write one of {}", text, known));
+  return value_from<HintStyle>(text, kNames, "--hints");
 }
 
 const char* to_string(HintStyle style) { return kNames[static_cast<std::size_t>(style)]; }

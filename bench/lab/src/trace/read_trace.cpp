@@ -3,6 +3,7 @@
 
 #include "kvferry/base/error.hpp"
 
+#include "options/named_value.hpp"
 #include "trace/block_numbers.hpp"
 #include "trace/json_documents.hpp"
 #include "trace/weka_sessions.hpp"
@@ -19,10 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::pair<const char*, TraceFormat>, 3> kFormats = {
-    {{"mooncake", TraceFormat::kMooncake},
-     {"qwen", TraceFormat::kQwen},
-     {"weka", TraceFormat::kWeka}}};
+/// In the order of TraceFormat, and behind them: any.
+constexpr std::array kFormats = {"mooncake", "qwen", "weka", "auto"};
 
 constexpr std::uint32_t kQwenBlockTokens = 16;
 constexpr const char* kAnObject = "an object";
@@ -113,16 +112,11 @@ Trace read_file(const fs::path& file, const ReadOptions& options) {
 }  // namespace
 
 std::optional<TraceFormat> trace_format_from(std::string_view text) {
-  if (text == "auto") return std::nullopt;
-  for (const auto& [name, format] : kFormats) {
-    if (text == name) return format;
-  }
-  throw ConfigError(fmt::format("'{}' is not a format: write auto, mooncake, qwen or weka", text));
+  const std::size_t place = place_of(text, kFormats, "--format");
+  return place + 1 < kFormats.size() ? std::optional(TraceFormat(place)) : std::nullopt;
 }
 
-const char* to_string(TraceFormat format) {
-  return kFormats[static_cast<std::size_t>(format)].first;
-}
+const char* to_string(TraceFormat format) { return kFormats[static_cast<std::size_t>(format)]; }
 
 Trace read_trace(const fs::path& file, const ReadOptions& options) {
   const bool is_directory = fs::is_directory(file);

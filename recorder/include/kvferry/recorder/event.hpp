@@ -300,6 +300,11 @@ struct Event {
   [[nodiscard]] std::uint32_t high(std::size_t word) const {
     return static_cast<std::uint32_t>(words[word] >> 32U);
   }
+  /// The 32-bit values, two in a word, low ones first.
+  [[nodiscard]] std::size_t num_halves() const { return 2 * words.size(); }
+  [[nodiscard]] std::uint32_t half(std::size_t i) const {
+    return i % 2 == 0 ? low(i / 2) : high(i / 2);
+  }
 };
 
 [[nodiscard]] constexpr std::uint64_t halves(std::uint32_t low, std::uint32_t high) {
@@ -309,6 +314,11 @@ struct Event {
 /// Whether it is a call of the scheduler side.
 [[nodiscard]] constexpr bool is_input(EventKind kind) {
   return kind >= EventKind::kRequest && kind <= EventKind::kTended;
+}
+/// Whether it is a call of the engine. A shared tier's keeper is not the engine: it goes on after
+/// the engine's last call.
+[[nodiscard]] constexpr bool is_engine_call(EventKind kind) {
+  return is_input(kind) && kind != EventKind::kTended;
 }
 /// Whether it is what a call read outside.
 [[nodiscard]] constexpr bool is_answer(EventKind kind) {

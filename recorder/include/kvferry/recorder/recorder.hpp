@@ -87,8 +87,7 @@ class Recorder {
     /// add().
     template <class WordOf>
     void add_words(std::size_t count, const WordOf& word_of) {
-      const std::size_t most = limit_ - std::min(num_words_, limit_);
-      recorder_.set_all(num_words_, std::min(count, most), word_of);
+      recorder_.set_all(num_words_, std::min(count, room()), word_of);
       num_words_ += static_cast<std::uint32_t>(count);
     }
     void add_text(std::string_view text);
@@ -109,8 +108,7 @@ class Recorder {
         halves = halves.subspan(1);
       }
       const std::size_t num_pairs = halves.size() / 2;
-      const std::size_t most = limit_ - std::min(num_words_, limit_);
-      recorder_.stream(num_words_, halves.data(), std::min(num_pairs, most));
+      recorder_.stream(num_words_, halves.data(), std::min(num_pairs, room()));
       num_words_ += static_cast<std::uint32_t>(num_pairs);
       if (halves.size() % 2 != 0) add_half(half_of(halves.back()));
     }
@@ -121,6 +119,9 @@ class Recorder {
     Draft(Recorder& recorder, EventKind kind, std::uint8_t flags, std::uint32_t number,
           std::uint32_t limit)
         : recorder_(recorder), kind_(kind), flags_(flags), number_(number), limit_(limit) {}
+
+    /// Words that it can still take.
+    [[nodiscard]] std::size_t room() const { return limit_ - std::min(num_words_, limit_); }
 
     Recorder& recorder_;
     EventKind kind_;

@@ -5,6 +5,7 @@
 #include "kvferry/cpu_tier/memory/huge_page_allocator.hpp"
 #include "kvferry/cpu_tier/slots/block_key.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,6 +23,9 @@ class BlockIndex {
  public:
   /// The result of find() for an absent key.
   static constexpr SlotId kNoSlot{0xffffffff};
+  [[nodiscard]] static bool any_absent(std::span<const SlotId> slots) {
+    return std::find(slots.begin(), slots.end(), kNoSlot) != slots.end();
+  }
   /// Home and tag of an entry share 32 bits, and the table is at most half full.
   static constexpr std::uint32_t kMaxSlots = std::uint32_t{1} << 31;
 
