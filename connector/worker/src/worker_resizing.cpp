@@ -74,12 +74,18 @@ cpu_tier::ChunkRange WorkerEngine::Impl::pieces_of(const ChunkOrder& order) cons
   std::uint32_t end = (order.first.value() + order.count + of_piece - 1) / of_piece;
   if (order.change == ChunkChange::kRetire) {
     const auto is_quiet = [this, of_piece](std::uint32_t piece) {
+      const ChunkOrder all{ChunkId(piece * of_piece), of_piece, ChunkChange::kRetire};
       const auto begin = is_retired_.begin() + std::ptrdiff_t{piece} * of_piece;
       const auto most = is_retired_.end() - begin;
       return std::all_of(begin, begin + std::min<std::ptrdiff_t>(of_piece, most),
-                         [](bool is_retired) { return is_retired; });
+                         [](bool is_retired) { return is_retired; }) &&
+             std::none_of(chunk_orders_.begin(), chunk_orders_.end(),
+                          [&all](const ChunkOrder& other) {
+                            return other.change == ChunkChange::kRestore && overlap(all, other);
+                          });
     };
-    // Only the pieces at the two ends can hold chunks of other orders.
+    // Only the pieces at the two ends can hold chunks of other orders. Of chunks that are being
+    // restored, the memory stays: they are usable when that order ends, which is before this one.
     if (first < end && !is_quiet(first)) ++first;
     if (first < end && !is_quiet(end - 1)) --end;
   }

@@ -9,7 +9,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
+#include <iterator>
 #include <latch>
+#include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -212,6 +216,55 @@ TEST_F(WorkerResizingTest, ACopyThatRunsElsewhereGoesOnBesideIt) {
   });
   expect_content(4, 7);
 }
+
+/// Orders for runs that divide pieces, as ranks of uneven pipeline stages get them. Orders for both
+/// runs of a piece are under way at once, and stores and loads go on in every run that is in use.
+class RunsThatDividePieces : public WorkerResizingTest,
+                             public ::testing::WithParamInterface<std::uint64_t> {};
+
+TEST_P(RunsThatDividePieces, KeepWhatIsInUse) {
+  constexpr std::uint32_t kChunks = 3 * kRun / 2;
+  struct Run {
+    bool is_in_use = true;
+    bool is_changing = false;
+    std::map<std::uint32_t, std::uint8_t> stored;  // By slot.
+  };
+  std::vector<Run> all(kRuns * kRun / kChunks);
+  std::mt19937_64 random(GetParam());
+  const auto below = [&random](std::size_t most) {
+    return static_cast<std::uint32_t>(random() % most);
+  };
+  std::size_t num_ended = 0;
+  for (std::uint64_t transfer = 1; transfer < 2000 && !HasFailure(); ++transfer) {
+    for (; num_ended < ended_.size(); ++num_ended) {
+      const ChunkEnded& ended = ended_[num_ended];
+      EXPECT_EQ(ended.failure, "");
+      Run& run = all.at(ended.order.first.value() / kChunks);
+      run.is_changing = false;
+      run.is_in_use = ended.order.change == ChunkChange::kRestore;
+    }
+    const std::uint32_t number = below(all.size());
+    Run& run = all[number];
+    const std::uint32_t slot = number * kChunks + below(kChunks);
+    if (run.is_changing) {
+      step(next_plan());
+    } else if (!run.is_in_use || below(4) == 0) {
+      tell({{ChunkId(number * kChunks), kChunks,
+             run.is_in_use ? ChunkChange::kRetire : ChunkChange::kRestore}});
+      run.is_changing = true;
+      run.stored.clear();
+    } else if (run.stored.empty() || below(2) == 0) {
+      run.stored[slot] = static_cast<std::uint8_t>(random());
+      write(3, run.stored[slot]);
+      store_at(transfer, 3, slot);
+    } else {
+      const auto& [from, value] = *std::next(run.stored.begin(), below(run.stored.size()));
+      load_at(transfer, 4, from);
+      expect_content(4, value);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, RunsThatDividePieces, ::testing::Range<std::uint64_t>(0, 20));
 
 TEST_F(WorkerResizingTest, EndsWithAnOrderUnderWay) {
   tell({order(1, ChunkChange::kRetire, 3)});
