@@ -279,16 +279,23 @@ void WorkerEngine::Impl::sleep() {
     const transfer::TransferStats now = engine_->stats();
     return now.stored_bytes + now.loaded_bytes;
   };
-  // Paced copies, or copies over a slow link, can take long. Copies that make no progress hang.
-  for (std::uint64_t before = num_moved(); !engine_->sleep(options_.transfer_timeout);) {
-    check_device();
-    if (std::exchange(before, num_moved()) != before) continue;
-    throw TimeoutError(
+  const auto hangs = [this] {
+    return TimeoutError(
         rank_text() +
         ": copies of the KV cache have not gone on for transfer_timeout_s, so that it"
         " cannot be taken away (sleep mode); nothing was given back. A hung device"
         " or link is the usual cause: look for the driver's own messages (dmesg);"
         " restart the engine");
+  };
+  // A gather that no event marks has failed for the engine of transfers, and reads the cache still.
+  if (compute_ && !compute_->synchronize(options_.transfer_timeout)) {
+    check_device();
+    throw hangs();
+  }
+  // Paced copies, or copies over a slow link, can take long. Copies that make no progress hang.
+  for (std::uint64_t before = num_moved(); !engine_->sleep(options_.transfer_timeout);) {
+    check_device();
+    if (std::exchange(before, num_moved()) == before) throw hangs();
   }
   for (transfer::Completion& completion : engine_->poll()) {
     if (completion.kind == transfer::TransferKind::kLoad && completion.outcome == Outcome::kDone) {

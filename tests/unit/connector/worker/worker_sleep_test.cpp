@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine takes its KV cache away and gives it back (vLLM's sleep mode).
 #include "kvferry/base/error.hpp"
+#include "kvferry/base/test_hooks.hpp"
 #include "kvferry/gpu/host_link.hpp"
 
 #include "worker_fixture.hpp"
@@ -127,6 +128,23 @@ TEST_F(WorkerSleepTest, CopiesThatDoNotEndLeaveItAwakeAndGoOn) {
   collect_ends(1, 0);
   EXPECT_EQ(report_.stores[0].outcome, Outcome::kDone);
 }
+
+#ifdef KVFERRY_TEST_HOOKS
+TEST_F(WorkerSleepTest, WaitsForAGatherThatNoEventMarks) {
+  start({.transfer_timeout = std::chrono::milliseconds(50), .compute = Setup::Compute::kThread});
+  valve_.hold(Kind::kGather);
+  test_hooks::fail_nth_of("transfer.record_gather", 1);
+  store_block(1, 3, 5);
+  test_hooks::reset();
+  EXPECT_THROW(engine_->sleep(), TimeoutError);
+  EXPECT_FALSE(engine_->is_asleep());
+  valve_.open_all();
+  engine_->sleep();
+  EXPECT_TRUE(engine_->is_asleep());
+  collect_ends(1, 0);
+  EXPECT_EQ(report_.stores[0].outcome, Outcome::kFailed);
+}
+#endif
 
 TEST_F(WorkerSleepTest, AWakeWithoutMemoryLeavesItAsleepAndMayComeAgain) {
   const std::size_t before = num_buffers();
