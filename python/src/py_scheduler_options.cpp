@@ -32,6 +32,10 @@ connector::LaterTurns later_turns(const OptionValue& value) {
   return value.flag() ? connector::LaterTurns::kStored : connector::LaterTurns::kNotStored;
 }
 
+connector::OtherLoads other_loads(const OptionValue& value) {
+  return value.flag() ? connector::OtherLoads::kPossible : connector::OtherLoads::kNone;
+}
+
 connector::StoredPart stored_part(const OptionValue& value) {
   return value.flag() ? connector::StoredPart::kPrompt : connector::StoredPart::kAll;
 }
@@ -92,6 +96,8 @@ constexpr OptionKey<PySchedulerOptions> kKeys[] = {
      Presence::kRequired},
     {"weights", set_engine_by<weights, &SchedulerOptions::weights>},
     {"store_later_turns", set_engine_by<later_turns, &SchedulerOptions::later_turns>,
+     Presence::kRequired},
+    {"others_load", set_engine_by<other_loads, &SchedulerOptions::other_loads>,
      Presence::kRequired},
     {"max_load_wait_s", set_engine<&SchedulerOptions::max_load_wait>, Presence::kRequired},
     {"rank_timeout_s", set_engine<&SchedulerOptions::rank_timeout>, Presence::kRequired},

@@ -158,7 +158,8 @@ class Room:
         scheduler = _core.SchedulerEngine(
             world_size=1, hash_tokens=16, num_blocks=2, slot_bytes=[[BLOCK_BYTES]], slots_per_chunk=[1], max_chunks=4,
             replicas=[(1, 0)], key_events=False, group_reaches=[("all", 0)], group_classes=[0],
-            group_hashes_per_block=[1], max_load_wait_s=1, rank_timeout_s=config.rank_timeout_s, store_later_turns=True,
+            group_hashes_per_block=[1], others_load=True, max_load_wait_s=1, rank_timeout_s=config.rank_timeout_s,
+            store_later_turns=True,
             **config.told_to(SCHEDULER) | {"shared_path": None},
         )  # fmt: skip
         scheduler.close()

@@ -22,7 +22,8 @@ WORKER_OPTIONS: dict[str, Any] = {
 SCHEDULER_OPTIONS: dict[str, Any] = {
     "world_size": 1, "hash_tokens": 16, "num_blocks": 2, "slot_bytes": [[BLOCK_BYTES]], "slots_per_chunk": [1],
     "max_chunks": 4, "replicas": [(1, 0)], "key_events": False, "group_reaches": [("all", 0)], "group_classes": [0],
-    "group_hashes_per_block": [1], "max_load_wait_s": 1, "rank_timeout_s": 60.0, "store_later_turns": True,
+    "group_hashes_per_block": [1], "others_load": True, "max_load_wait_s": 1, "rank_timeout_s": 60.0,
+    "store_later_turns": True,
     **KvFerryConfig().told_to(SCHEDULER),
 }  # fmt: skip
 CLIENT_OPTIONS: dict[str, Any] = {"capacity": 64 << 20}

@@ -168,6 +168,11 @@ def test_schedulers_that_see_only_their_own_rank_are_refused(config: Any) -> Non
     assert "'external_launcher' with 2 ranks" in refusal(lambda: preflight.check_engine(config))
 
 
+def test_an_engine_that_runs_on_after_a_failed_step_is_refused(config: Any) -> None:
+    config.parallel_config.enable_fault_tolerance = True
+    assert "enable_fault_tolerance is True" in refusal(lambda: preflight.check_engine(config))
+
+
 def test_speculative_decoding_with_pipeline_stages_on_runner_v1_is_refused(
     config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

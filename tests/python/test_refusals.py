@@ -191,6 +191,10 @@ CASES = {
         all_of(cache_of(FULL, WINDOW), put(PARALLEL + "decode_context_parallel_size", 2)),
         {"set --decode-context-parallel-size 1": put(PARALLEL + "decode_context_parallel_size", 1)},
     ),
+    "`--enable-fault-tolerance`": Case(
+        put(PARALLEL + "enable_fault_tolerance", True),
+        {"remove --enable-fault-tolerance": put(PARALLEL + "enable_fault_tolerance", False)},
+    ),
     "`external_launcher` with several ranks": Case(
         all_of(put(PARALLEL + "distributed_executor_backend", "external_launcher"), put(PARALLEL + "world_size", 2)),
         {

@@ -162,6 +162,10 @@ class ToyModel:
             for layers in self._layers:
                 layers.cells[:, copy.dst_block_id] = layers.cells[:, copy.src_block_id]
             self._states.copy_block(copy.src_block_id, copy.dst_block_id)
+            if copy.src_block_id in self.bad_blocks:
+                self.bad_blocks.add(copy.dst_block_id)
+            else:
+                self.bad_blocks.discard(copy.dst_block_id)
 
     def forward(self, output: SchedulerOutput, computed: dict[str, int]) -> list[list[int]]:
         """Compute the step; return each request's new tokens, in the order of ``num_scheduled_tokens``."""

@@ -77,13 +77,20 @@ std::uint32_t BlockProver::admit(const Request& request, Proof& proof, std::uint
   proof.sure_to = 0;
   proof.has_drafts = false;
   proof.state_end = num_computed / groups_.hash_tokens();
-  proof.from = first_continued(request, num_computed);
   if (admission != Admission::kLookedUp || num_computed <= proof.num_local_tokens) {
+    proof.from = first_continued(request, num_computed);
     return num_computed;
   }
+  // The block of the next token is a new one, so a proof of its earlier content says nothing.
+  proof.from = num_computed;
+  // The engine's hit can end within a block of some group. It tells a lookup only the whole hit
+  // lengths of that. The rest is as little known as all that it finds.
+  if (other_loads_ == OtherLoads::kNone) return num_computed;
+  const std::uint32_t whole =
+      groups_.align(num_computed / groups_.hash_tokens()) * groups_.hash_tokens();
+  if (proof.is_lookup_void || whole <= proof.num_local_tokens) return proof.num_local_tokens;
   // This is another connector's load. The engine looks up and runs a request in one pass only if
   // that load takes place within the step. Otherwise the load has ended, and the engine knows how.
-  if (proof.is_lookup_void) return proof.num_local_tokens;
   if (proof.looked_up_after == last) {
     proof.awaited_from = proof.num_local_tokens;
     proof.witness = TransferId();

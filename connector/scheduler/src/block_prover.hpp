@@ -44,8 +44,12 @@ struct LeftState {
 class BlockProver {
  public:
   BlockProver(RequestTable& requests, const BlockGroups& groups, std::uint32_t num_blocks,
-              LaterTurns later_turns)
-      : requests_(requests), groups_(groups), later_turns_(later_turns), proven_(num_blocks) {}
+              LaterTurns later_turns, OtherLoads other_loads = OtherLoads::kPossible)
+      : requests_(requests),
+        groups_(groups),
+        later_turns_(later_turns),
+        other_loads_(other_loads),
+        proven_(num_blocks) {}
 
   // ---- what the engine says ----
 
@@ -142,7 +146,8 @@ class BlockProver {
   /// How a request got its tokens when a plan names it with a whole table.
   enum class Admission : std::uint8_t {
     kUnknown,   ///< As far as is known, it found them in the engine's cache.
-    kLookedUp,  ///< The same up to `num_local_tokens`; another connector loads the rest.
+    kLookedUp,  ///< The same up to `num_local_tokens`. The rest is another connector's load, or
+                ///< the engine has found it, too, and has not told the lookup.
     kOwnLoad,   ///< Our load brought them.
     kRan        ///< A plan named it before: a session that continues has what it computed.
   };
@@ -203,7 +208,7 @@ class BlockProver {
   /// load writes.
   [[nodiscard]] std::uint32_t admit(const Request& request, Proof& proof,
                                     std::uint32_t num_computed, PlanSeq last);
-  /// The same for a request that a plan has named before.
+  /// admit() for a request that a plan has named before.
   void admit_again(const Request& request, Proof& proof, std::uint32_t num_computed);
   /// The token from which on the request counts as having computed its blocks itself (Proof::from),
   /// when a plan names it with a whole table. That is `num_computed`, except if this token lies
@@ -252,6 +257,7 @@ class BlockProver {
   RequestTable& requests_;
   const BlockGroups& groups_;
   LaterTurns later_turns_;
+  OtherLoads other_loads_;
   ProvenBlocks proven_;
   PerRequest<Proof> proofs_;
   std::vector<const Request*> in_doubt_;  ///< Some of their blocks are not proven yet.

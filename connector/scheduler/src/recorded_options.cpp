@@ -115,6 +115,7 @@ const std::map<std::string, Reader, std::less<>>& readers() {
          to.retention.interval_tokens = of.number<std::uint32_t>();
        }},
       {"later_turns", [](Options& to, Values& of) { to.later_turns = of.choice<LaterTurns>(2); }},
+      {"other_loads", [](Options& to, Values& of) { to.other_loads = of.choice<OtherLoads>(2); }},
       {"stored_part", [](Options& to, Values& of) { to.stored_part = of.choice<StoredPart>(2); }},
       {"weights", [](Options& to, Values& of) { to.weights = WeightsId(of.number()); }},
       {"rank_timeout", [](Options& to, Values& of) { to.rank_timeout = of.time(); }},
@@ -154,6 +155,7 @@ std::string config_text(const SchedulerOptions& options) {
   text << "retention " << static_cast<int>(options.retention.rule) << ' '
        << options.retention.interval_tokens << '\n';
   text << "later_turns " << static_cast<int>(options.later_turns) << '\n';
+  text << "other_loads " << static_cast<int>(options.other_loads) << '\n';
   text << "stored_part " << static_cast<int>(options.stored_part) << '\n';
   text << "weights " << options.weights.value() << '\n';
   text << "rank_timeout " << options.rank_timeout.count() << '\n';

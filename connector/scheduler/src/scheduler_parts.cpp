@@ -43,7 +43,7 @@ SchedulerEngine::Parts::Parts(SchedulerOptions given)
       groups(options.groups, options.hash_tokens),
       backlog(options.num_blocks),
       requests(options.domain, options.groups.size()),
-      prover(requests, groups, options.num_blocks, options.later_turns),
+      prover(requests, groups, options.num_blocks, options.later_turns, options.other_loads),
       lookups(*tier, groups),
       ranks(options),
       patience(options.rank_timeout, options.clock, options.world_size),

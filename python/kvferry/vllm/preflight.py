@@ -98,6 +98,13 @@ def check_engine(vllm_config: "VllmConfig") -> None:
             "executors with one scheduler for all ranks",
             "use 'mp' or 'ray'",
         )
+    if getattr(parallel, "enable_fault_tolerance", False):
+        raise _refusal(
+            "enable_fault_tolerance is True, with which vLLM runs on after a step that failed on some rank, so that a "
+            "rank misses a plan, or the scheduler a report",
+            "engines that end with such a step",
+            "remove --enable-fault-tolerance",
+        )
     if (
         vllm_config.speculative_config is not None
         and parallel.pipeline_parallel_size > 1

@@ -94,6 +94,7 @@ class SchedulerSide:
         # Of a window, a load brings only the part after the engine's own hit, not the part before it.
         self.completes_divergent_hits = all(kind in {"all", "state", "states", "none"} for kind, _ in plan.reaches)
         self._recorder = recorder.EngineRecorder(config.recorder_bytes)
+        has_others = being_made(MultiConnector) is not None
         self.engine = _core.SchedulerEngine(
             **config.told_to(SCHEDULER),
             **self._recorder.options,
@@ -116,8 +117,9 @@ class SchedulerSide:
             group_reaches=plan.reaches,
             group_classes=plan.of_groups,
             group_unseen_tokens=[preflight.unseen_tokens(group) for group in groups],
-            # In a MultiConnector, the other children would have to wait too while this one answers "ask again".
-            max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and being_made(MultiConnector) is None else 0,
+            others_load=has_others,
+            # The other children would have to wait too while this one answers "ask again".
+            max_load_wait_s=_MAX_LOAD_WAIT_S if config.share_loads and not has_others else 0,
             # The sum can exceed the core's limit.
             rank_timeout_s=min(config.rank_timeout_s, MAX_SECONDS),
             store_later_turns=preflight.can_store_later_turns(vllm_config, groups),

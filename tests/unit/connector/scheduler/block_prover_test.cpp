@@ -20,7 +20,9 @@ constexpr std::uint32_t kNumBlocks = 32;
 /// plan by plan.
 class BlockProverTest : public ::testing::Test {
  protected:
-  explicit BlockProverTest(const KvGroup& group = {}) : kinds_{group} {}
+  explicit BlockProverTest(const KvGroup& group = {},
+                           OtherLoads other_loads = OtherLoads::kPossible)
+      : kinds_{group}, prover_(requests_, groups_, kNumBlocks, LaterTurns::kStored, other_loads) {}
 
   Request& arrive(const std::string& id, const std::vector<std::uint64_t>& numbers) {
     Request& request = requests_.arrive(id, std::make_shared<FakeHashes>(numbers));
@@ -43,8 +45,14 @@ class BlockProverTest : public ::testing::Test {
   const std::vector<KvGroup> kinds_;
   BlockGroups groups_{kinds_, kBlockTokens};
   RequestTable requests_{DomainId(1)};
-  BlockProver prover_{requests_, groups_, kNumBlocks, LaterTurns::kStored};
+  BlockProver prover_;
   PlanSeq last_;
+};
+
+/// No other connector loads.
+class LoneProverTest : public BlockProverTest {
+ protected:
+  LoneProverTest() : BlockProverTest({}, OtherLoads::kNone) {}
 };
 
 /// A window of one block.
@@ -110,6 +118,37 @@ TEST_F(BlockProverTest, ALoadOfAnotherConnectorCountsAfterItsWitness) {
   EXPECT_EQ(prover_.prove(request), 3U);
   prover_.settle_doubt([](const Request&) { return true; });
   EXPECT_TRUE(prover_.in_doubt().empty());
+}
+
+// Block 12 was proven under this very key before the engine copied the head of another block into
+// it. The engine tells a lookup only the whole blocks of a hit.
+TEST_F(BlockProverTest, AHitThatEndsWithinABlockIsNoLoadOfAnotherConnector) {
+  Request& first = arrive("first", {1, 2});
+  compute(first, TableUpdate::kReplace, {10, 12}, 0, 8);
+  EXPECT_EQ(prover_.prove(first), 2U);
+  Request& request = arrive("r", {1, 2, 3});
+  prover_.note_local(request, 4, last_);
+  compute(request, TableUpdate::kReplace, {10, 12, 13}, 6, 6);
+  EXPECT_FALSE(prover_.needs_witness());
+  EXPECT_EQ(prover_.prove(request), 1U);
+  EXPECT_FALSE(holds(12, 2));
+  EXPECT_FALSE(holds(13, 3));
+}
+
+TEST_F(LoneProverTest, WhatTheEngineHasBeyondALookupItHasFound) {
+  Request& first = arrive("first", {1, 2});
+  compute(first, TableUpdate::kReplace, {10, 11}, 0, 8);
+  EXPECT_EQ(prover_.prove(first), 2U);
+  Request& second = arrive("second", {1, 2, 3});
+  prover_.note_local(second, 4, last_);
+  compute(second, TableUpdate::kReplace, {10, 11, 12}, 8, 4);
+  EXPECT_FALSE(prover_.needs_witness());
+  EXPECT_EQ(prover_.prove(second), 3U);
+  Request& third = arrive("third", {1, 7, 8});
+  prover_.note_local(third, 4, last_);
+  compute(third, TableUpdate::kReplace, {10, 20, 21}, 8, 4);
+  EXPECT_EQ(prover_.prove(third), 1U) << "no plan has computed block 20";
+  EXPECT_FALSE(holds(21, 8));
 }
 
 TEST_F(BlockProverTest, OurLoadProvesItsOwnBlocksWhenItHasEndedWell) {

@@ -44,6 +44,10 @@ struct SlabClass {
 /// keeps a block under a hash whose tokens the session has taken back.
 enum class LaterTurns : std::uint8_t { kStored, kNotStored };
 
+/// Whether other connectors may load blocks for the same requests (vLLM: under a MultiConnector).
+/// If none does, the engine has found in its own cache what it has beyond the tokens of a lookup.
+enum class OtherLoads : std::uint8_t { kPossible, kNone };
+
 /// Which blocks of windows and chunks are stored. A load needs only those before its end, and most
 /// loads end where the engine's own cache expects them to. (For recurrent state the engine says
 /// which states it leaves, and full attention needs every block.)
@@ -96,6 +100,7 @@ struct SchedulerOptions {
   std::vector<KvGroup> groups{KvGroup{}};
   Retention retention;
   LaterTurns later_turns = LaterTurns::kStored;
+  OtherLoads other_loads = OtherLoads::kPossible;
   StoredPart stored_part = StoredPart::kAll;
   /// The model's weights at first (SchedulerEngine::change_weights()).
   WeightsId weights;
