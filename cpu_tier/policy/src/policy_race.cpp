@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace kvferry::cpu_tier {
 
@@ -14,6 +15,8 @@ PolicyRace::PolicyRace(std::span<const PolicyRule> rules, std::uint32_t max_slot
   racers_.reserve(rules.size());
   for (const PolicyRule& rule : rules) racers_.push_back({rule});
   if (rules.size() == 1) return;
+  sample_.resize(max_shadow_slots_);
+  held_.resize(max_shadow_slots_);
   shadows_.reserve(rules.size());
   for (const PolicyRule& rule : rules) shadows_.emplace_back(rule, max_shadow_slots_);
   resize(max_slots);
@@ -30,6 +33,12 @@ void PolicyRace::resize(std::uint32_t num_slots) {
 
 void PolicyRace::end_offer() {
   if (num_sampled_ == 0) return;
+  if (std::exchange(is_overlong_, false)) {
+    const auto first = static_cast<std::ptrdiff_t>(num_sampled_);
+    std::rotate(sample_.begin(), sample_.begin() + first, sample_.end());
+    std::rotate(held_.begin(), held_.begin() + first, held_.end());
+    num_sampled_ = sample_.size();
+  }
   count_wins();
   choose();
   num_sampled_ = 0;
@@ -42,7 +51,7 @@ void PolicyRace::count_wins() {
   num_recent_ = num_recent_ * decay + count;
   num_since_counted_ += static_cast<std::uint32_t>(num_sampled_);
   double num_loads = 0;  // Of the tier.
-  while (num_loads < count && held_[num_sampled_ - 1 - static_cast<std::size_t>(num_loads)]) {
+  while (num_loads < count && held_[num_sampled_ - 1 - static_cast<std::size_t>(num_loads)] != 0) {
     ++num_loads;
   }
   const ShadowTier::Outcome of_lru = shadows_[reference()].offer(sample);

@@ -19,7 +19,11 @@ std::uint32_t id_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash
 }  // namespace
 
 ShadowTier::ShadowTier(const PolicyRule& rule, std::uint32_t max_slots)
-    : rule_(rule), num_slots_(max_slots), blocks_(max_slots) {
+    : rule_(rule),
+      num_slots_(max_slots),
+      entries_(max_slots),
+      offers_(max_slots),
+      blocks_(max_slots) {
   if (!rule.is_plain_lru()) history_.emplace(std::uint64_t{max_slots} * OfferHistory::kPerSlot);
 }
 
@@ -31,7 +35,8 @@ void ShadowTier::restart(std::uint32_t num_slots) {
 }
 
 ShadowTier::Outcome ShadowTier::offer(std::span<const std::uint64_t> hashes) {
-  Entries entries;
+  KVFERRY_CHECK(hashes.size() <= entries_.size(), "more blocks are offered than can be held");
+  const std::span<std::uint32_t> entries(entries_);
   std::uint32_t num_absent = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     entries[i] = blocks_.find(id_of(hashes[i]));
@@ -47,12 +52,12 @@ ShadowTier::Outcome ShadowTier::offer(std::span<const std::uint64_t> hashes) {
   }
   if (num_absent == 0) return outcome;
   const std::uint32_t num_free = num_slots_ - blocks_.size();
-  const std::uint32_t num_admitted = count_admitted(hashes, entries);
+  const std::uint32_t num_admitted = count_admitted(hashes);
   outcome.num_stores = std::min({std::max(num_admitted, std::min(num_free, num_absent)),
                                  // More would evict the blocks before them.
                                  num_slots_ - std::min(num_slots_, outcome.num_loads)});
   evict(outcome.num_stores - std::min(outcome.num_stores, num_free));
-  store(hashes, entries, outcome.num_stores);
+  store(hashes, outcome.num_stores);
   return outcome;
 }
 
@@ -63,15 +68,14 @@ void ShadowTier::touch(std::uint32_t entry) {
   blocks_.make_hottest(entry, kProtected);
 }
 
-std::uint32_t ShadowTier::count_admitted(std::span<const std::uint64_t> hashes,
-                                         const Entries& entries) {
+std::uint32_t ShadowTier::count_admitted(std::span<const std::uint64_t> hashes) {
   std::uint32_t num_absent = 0;
   std::uint32_t num_admitted = 0;
   std::uint32_t num_offers = 1;  // The largest number of the block and those after it.
   const bool has_room = num_slots_ - blocks_.size() >= hashes.size();
   std::uint32_t victim = HashedLists::kNone;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
-    if (entries[i] != HashedLists::kNone) continue;
+    if (entries_[i] != HashedLists::kNone) continue;
     ++num_absent;
     if (history_) num_offers = history_->count_offer(hashes[i], num_offers);
     offers_[i] = static_cast<std::uint8_t>(num_offers);
@@ -109,12 +113,11 @@ void ShadowTier::evict(std::uint32_t count) {
   for (; count > 0; --count) blocks_.erase(blocks_.coldest(victim_list()));
 }
 
-void ShadowTier::store(std::span<const std::uint64_t> hashes, const Entries& entries,
-                       std::uint32_t count) {
+void ShadowTier::store(std::span<const std::uint64_t> hashes, std::uint32_t count) {
   std::array<std::uint32_t, HashedLists::kNumLists> warmer{HashedLists::kNone, HashedLists::kNone};
   std::uint32_t stamp = ++now_;
   for (std::size_t i = hashes.size(); i-- > 0 && count > 0;) {
-    if (entries[i] != HashedLists::kNone) continue;
+    if (entries_[i] != HashedLists::kNone) continue;
     if (i + 1 < hashes.size() && warmer[kProbation] == HashedLists::kNone &&
         warmer[kProtected] == HashedLists::kNone) {
       const std::uint32_t before = blocks_.find(id_of(hashes[i + 1]));

@@ -13,6 +13,9 @@ namespace {
 /// More requests than the mixture takes of any kind.
 constexpr std::uint32_t kEnough = 6'000;
 
+/// Accesses of a trace whose blocks are divided.
+constexpr std::uint64_t kMostDivided = 400'000;
+
 TimedRequests evenly(const Requests& requests) {
   TimedRequests timed;
   for (const Request& one : requests) timed.push_back({static_cast<double>(timed.size()), one});
@@ -94,11 +97,23 @@ TimedRequests cut(TimedRequests timed, std::size_t num_accesses) {
   return timed;
 }
 
+/// Divides each block into `parts`, as an engine with smaller blocks has them. Prompts become
+/// longer than a small tier.
+Request divided(const Request& request, std::uint32_t parts) {
+  Request finer;
+  finer.reserve(request.size() * parts);
+  for (const std::uint32_t block : request) {
+    for (std::uint32_t part = 0; part < parts; ++part) finer.push_back(block * parts + part);
+  }
+  return finer;
+}
+
 }  // namespace
 
 Mixture random_mixture(std::uint64_t seed) {
   RequestMaker maker(seed);
   Mixture mixture{"", Trace("mixture " + std::to_string(seed))};
+  Requests requests;
   for (std::uint32_t phases = maker.between(1, 3); phases > 0; --phases) {
     TimedRequests phase;
     const double by_night = maker.chance(0.3) ? maker.uniform(0.05, 0.5) : 0.5;
@@ -111,8 +126,14 @@ Mixture random_mixture(std::uint64_t seed) {
       phase = phase + made;
       about += (about.empty() ? "" : "+") + std::string(kind.name);
     }
-    for (const Request& request : in_order(std::move(phase))) mixture.trace.add_request(request);
+    for (Request& request : in_order(std::move(phase))) requests.push_back(std::move(request));
     mixture.about += (mixture.about.empty() ? "" : ", then ") + about;
+  }
+  const std::uint32_t parts = maker.chance(0.25) ? maker.between(2, 12) : 1;
+  if (parts > 1) mixture.about += ", in " + std::to_string(parts) + " parts of each block";
+  for (const Request& request : requests) {
+    if (parts > 1 && mixture.trace.num_accesses() > kMostDivided) break;
+    mixture.trace.add_request(divided(request, parts));
   }
   return mixture;
 }

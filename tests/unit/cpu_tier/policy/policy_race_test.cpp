@@ -124,15 +124,18 @@ TEST(PolicyRace, ResizedTierKeepsItsChoice) {
   EXPECT_EQ(race.choice(), "frequent");
 }
 
-TEST(PolicyRace, OfferOfAnyLengthIsTakenInPieces) {
-  PolicyRace race(kAll, 4'000);
-  for (int turn = 0; turn < 3; ++turn) {
-    for (std::uint64_t i = 0; i < 3 * ShadowTier::kMaxOffer + 5; ++i) {
-      race.offered(hash(i), PolicyRace::Presence::kHeld);
+// Of a prompt that is longer than the tier, the first blocks count.
+TEST(PolicyRace, AnOfferIsOneOfferHoweverLongItIs) {
+  Race race(100);
+  for (int turn = 0; turn < 60; ++turn) {
+    // LRU loads the 100 first blocks, and the tier does not.
+    for (std::uint64_t i = 1250; i-- > 0;) {
+      race.race.offered(hash(i), PolicyRace::Presence::kAbsent);
     }
-    race.end_offer();
+    race.race.end_offer();
   }
-  EXPECT_STREQ(race.current().name, "lru");
+  EXPECT_EQ(race.choice(), "lru");
+  EXPECT_EQ(race.race.num_switches(), 0U);
 }
 
 TEST(PolicyRace, SingleRuleIsNotSimulated) {

@@ -43,10 +43,18 @@ TEST(ShadowTier, TailsLeaveBeforeHeads) {
 }
 
 TEST(ShadowTier, LongPromptKeepsItsHead) {
-  ShadowTier tier(kLruRule, 4);
+  ShadowTier tier(kLruRule, 6);
+  tier.restart(4);
   EXPECT_EQ(offer(tier, 0, 6).num_stores, 4U);
   EXPECT_EQ(offer(tier, 0, 6).num_loads, 4U);
   EXPECT_EQ(offer(tier, 0, 6).num_stores, 0U);
+}
+
+TEST(ShadowTier, APromptAsLongAsTheTierIsOneOffer) {
+  ShadowTier tier(kLruRule, 2000);
+  EXPECT_EQ(offer(tier, 0, 2000).num_stores, 2000U);
+  offer(tier, 5000, 100);
+  EXPECT_EQ(offer(tier, 0, 2000).num_loads, 1900U);
 }
 
 TEST(ShadowTier, SecondOfferStoresWhatLaterBlocksProve) {

@@ -4,7 +4,6 @@
 #include "kvferry/cpu_tier/policy/policy_rule.hpp"
 #include "kvferry/cpu_tier/policy/shadow_tier.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -85,7 +84,10 @@ class PolicyRace {
   /// the first.
   void offered(std::uint64_t hash, Presence presence) {
     if (!runs() || sampled_bits(hash) > threshold_) return;
-    if (num_sampled_ == sample_.size()) end_offer();
+    if (num_sampled_ == sample_.size()) {
+      num_sampled_ = 0;
+      is_overlong_ = true;
+    }
     held_[num_sampled_] = presence == Presence::kHeld;
     sample_[num_sampled_++] = hash;
   }
@@ -149,10 +151,12 @@ class PolicyRace {
   double num_stores_of_lru_ = std::numeric_limits<double>::infinity();
   /// Sampled accesses since the racers' num_else were last reset.
   std::uint32_t num_since_counted_ = 0;
-  // The sampled blocks of the offer.
-  std::array<std::uint64_t, ShadowTier::kMaxOffer> sample_{};
-  std::array<bool, ShadowTier::kMaxOffer> held_{};
+  // The sampled blocks of the offer: as many as a simulated tier has slots, the first ones of the
+  // prompt. More cannot be loaded together.
+  std::vector<std::uint64_t> sample_;
+  std::vector<std::uint8_t> held_;
   std::size_t num_sampled_ = 0;
+  bool is_overlong_ = false;  ///< Others came before them, and the sample begins in its middle.
 };
 
 }  // namespace kvferry::cpu_tier
