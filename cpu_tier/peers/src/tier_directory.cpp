@@ -15,6 +15,9 @@ namespace {
 
 /// Chunks that take_chunk() looks at, which takes some microseconds.
 constexpr std::uint32_t kMostLooked = 256;
+/// Chunks without an owner whose slots look_around() looks at, which takes some microseconds each.
+/// If there are more, hardly all of them are in use.
+constexpr std::uint32_t kMostScanned = 16;
 
 }  // namespace
 
@@ -96,8 +99,10 @@ std::optional<ChunkId> TierDirectory::take_chunk() {
     }
     if (take(chunk)) return chunk;
   }
-  if (left_by_somebody && take(*left_by_somebody)) return left_by_somebody;
-  return std::nullopt;
+  if (!left_by_somebody) return std::nullopt;
+  // If it turns out to be of no use, the next call takes another one.
+  next_chunk_ = left_by_somebody->value() + 1;
+  return take(*left_by_somebody) ? left_by_somebody : std::nullopt;
 }
 
 void TierDirectory::divide(ChunkId chunk, const ChunkShape& shape) {
@@ -144,14 +149,30 @@ std::uint32_t TierDirectory::look_around() {
     is_alone = is_alone && (is_free || i == self().value());
   }
   std::uint32_t num_unowned = 0;
+  std::uint32_t num_scanned = 0;
   for (ChunkId chunk; chunk.value() < records_.reach(); chunk = chunk.next()) {
     if (records_.chunk(chunk).owner.load(std::memory_order_relaxed) != 0) continue;
-    ++num_unowned;
     note_quarantine(chunk);
-    is_alone = is_alone && records_.chunk(chunk).num_slots.load(std::memory_order_relaxed) == 0;
+    const bool is_empty = records_.chunk(chunk).num_slots.load(std::memory_order_relaxed) == 0;
+    is_alone = is_alone && is_empty;
+    if (!is_empty && num_scanned < kMostScanned) {
+      ++num_scanned;
+      if (is_in_use(chunk)) continue;
+    }
+    ++num_unowned;
   }
   leases_.set_alone(is_alone);
   return num_unowned;
+}
+
+bool TierDirectory::is_in_use(ChunkId chunk) const {
+  const std::uint32_t num_slots = records_.shape_of(chunk).num_slots;
+  for (std::uint32_t i = 0; i < num_slots; ++i) {
+    const SlotWord word = slot({chunk, i}).load();
+    const bool can_be_cleared = word.can_be_read() && word.lessees() == 0;
+    if (word.state() != SharedState::kFree && !can_be_cleared) return true;
+  }
+  return false;
 }
 
 // ---- slots ----
@@ -218,6 +239,11 @@ void TierDirectory::leave_name_space() {
 
 void TierDirectory::narrow_name_space(std::uint64_t by) {
   records_.set_name_space(mixed_bits(by ^ mixed_bits(records_.name_space())));
+  // Nothing in them is readable, and what will be is of the new name space.
+  for (ChunkId chunk; chunk.value() < records_.reach(); chunk = chunk.next()) {
+    if (!owns(chunk)) continue;
+    records_.chunk(chunk).name_space.store(records_.name_space(), std::memory_order_relaxed);
+  }
 }
 
 }  // namespace kvferry::cpu_tier

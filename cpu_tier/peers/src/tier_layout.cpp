@@ -63,6 +63,9 @@ std::optional<SlotKey::Content> SlotKey::load(std::uint64_t slot_number) const {
   const std::uint64_t difference =
       check.load(std::memory_order_relaxed) ^ check_of(slot_number, found.key, found.name_space);
   if ((difference & kCheckMask) != 0) return std::nullopt;
+  if (found.key.hash_bytes == 0 || found.key.hash_bytes > BlockKey::kMaxHashBytes) {
+    return std::nullopt;
+  }
   found.stamp = static_cast<std::uint32_t>(difference >> kCheckBits);
   return found;
 }

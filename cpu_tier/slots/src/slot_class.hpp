@@ -49,6 +49,8 @@ class SlotClass {
   /// if one is named (neither free nor evictable) or a peer reads one. Some may have been evicted
   /// even then.
   [[nodiscard]] bool remove(SlotRange range);
+  /// The blocks in these slots are in use, though not here: they leave last from now on.
+  void keep_warm(SlotRange range);
   /// Makes the slots of a chunk usable that was just taken with its contents. Returns false, and
   /// nothing has changed, if one of them is a leased guest.
   [[nodiscard]] bool adopt(SlotRange range);

@@ -57,6 +57,12 @@ bool SlotClass::remove(SlotRange range) {
   return all_evicted;
 }
 
+void SlotClass::keep_warm(SlotRange range) {
+  for (std::uint32_t slot = range.first; slot < range.end; ++slot) {
+    if (table_.state(SlotId(slot)) == SlotState::kEvictable) table_.touch(SlotId(slot));
+  }
+}
+
 bool SlotClass::adopt(SlotRange range) {
   // Guests among the slots are released. If their owner has forgotten one meanwhile, it can have
   // another content from now on, so hits that have it end here.

@@ -46,8 +46,7 @@ _WRONG = {
     "KpoolTailSpec": "its blocks are reused for later tokens of the same request",
     "CrossAttentionSpec": "it keeps an encoder's output, which the block hashes do not cover",
     "EncoderOnlyAttentionSpec": "it has no KV cache",
-    "HiSparseHotSpec": "its blocks are copies of blocks in host memory",
-    "HiSparseResidentSpec": "its blocks are copies of blocks in host memory",
+    **dict.fromkeys(("HiSparseHotSpec", "HiSparseResidentSpec"), "its blocks are copies of blocks in host memory"),
 }
 
 # Modes without scales, with scales that belong to the model, or with opaque cells that contain their scales (MLA's).

@@ -178,5 +178,31 @@ TEST_F(TierPeersTest, ContentsAgreeWithLookupsAfterAnyHistory) {
   }
 }
 
+TEST_F(TierPeersTest, ContentsOfAnInstanceThatHasLeftItsNameSpaceAreTold) {
+  Instance a(rig_, "a");
+  Known of_a(a);
+  a.store(0, 16);
+  of_a.look();
+  a.all().forget_all();
+  a.all().leave_name_space();
+  of_a.look();
+  EXPECT_EQ(of_a.num_slots(), 0U);
+  a.store(100, 16);
+  of_a.look();
+  EXPECT_EQ(of_a.num_slots(), 16U) << "in the chunks that it kept";
+}
+
+TEST_F(TierPeersTest, AKeyWithAHashThatIsTooLongIsNoContent) {
+  Instance a(rig_, "a");
+  a.store(0, 4);
+  const SlotPlace place{ChunkId(0), 0};
+  BlockKey forged = keys(0, 1)[0];
+  forged.hash_bytes = 60'000;
+  rig_.line(place).key.store(rig_.number_of(place),
+                             {forged, 1, slot_stamp(rig_.word(place), 4, 0)});
+  Known known(a);
+  EXPECT_EQ(known.look(), 3U);
+}
+
 }  // namespace
 }  // namespace kvferry::cpu_tier

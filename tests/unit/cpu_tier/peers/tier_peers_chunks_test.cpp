@@ -186,5 +186,64 @@ TEST_F(TierPeersTest, NobodyGivesUpWhatOthersRead) {
   b.tier().release(std::move(lease));
 }
 
+// A chunk that cannot be taken now does not keep an instance from the others.
+TEST_F(TierPeersTest, OfChunksThatAreLeftOneInUseIsPassed) {
+  for (std::uint32_t number = 0; number < 16; ++number) {
+    const SharedTierRig rig(Instance::kShape);
+    std::make_unique<Instance>(rig, "a")->store(0, 16);
+    Instance reader(rig, "reader");
+    Lease lease = reader.lease(number, 1);
+    Instance b(rig, "b", 2);
+    EXPECT_TRUE(b.all().reserve(Instance::kOnly, keys(100, 12)).ok()) << number;
+    EXPECT_EQ(b.num_chunks(), 3U);
+    reader.tier().release(std::move(lease));
+  }
+}
+
+TEST_F(TierPeersTest, AnOwnLoadFromAChunkThatWasLeftDoesNotKeepTheOthers) {
+  std::make_unique<Instance>(rig_, "a")->store(0, 16);
+  Instance b(rig_, "b");
+  Lease lease = b.lease(12, 1);
+  EXPECT_TRUE(b.all().reserve(Instance::kOnly, keys(100, 12)).ok());
+  b.tier().release(std::move(lease));
+}
+
+// A stopped process can block nobody.
+TEST_F(TierPeersTest, WhoReadsTheColdestChunkDoesNotKeepItsOwnerFromGivingOthers) {
+  for (std::uint32_t number = 0; number < 16; ++number) {
+    const SharedTierRig rig(Instance::kShape);
+    Instance a(rig, "a");
+    a.store(0, 16);
+    Instance reader(rig, "reader");
+    Lease lease = reader.lease(number, 1);
+    Instance c(rig, "c");
+    for (int round = 0; round < 40; ++round) {
+      static_cast<void>(c.all().reserve(Instance::kOnly, keys(100, 4)).ok());
+      c.tend();
+      a.tend();
+    }
+    EXPECT_LT(a.num_chunks(), 4U) << number;
+    EXPECT_EQ(a.num_readable(number, 1), 1U) << number;
+    reader.tier().release(std::move(lease));
+  }
+}
+
+TEST_F(TierPeersTest, AChunkThatNobodyCanTakeIsNotGivenInsteadOfOthers) {
+  in_a_process_that_is_killed([this] {
+    Instance x(rig_, {.name = "x", .grace = TierDirectory::Identity::kForEver});
+    const WritableSlots filling = x.take(12, 1);
+    ::raise(SIGKILL);
+  });
+  Instance a(rig_, "a", 2);
+  a.store(0, 12);
+  Instance c(rig_, "c", 2);
+  for (int round = 0; round < 40; ++round) {
+    static_cast<void>(c.all().reserve(Instance::kOnly, keys(100, 4)).ok());
+    c.tend();
+    a.tend();
+  }
+  EXPECT_LT(a.num_chunks(), 3U);
+}
+
 }  // namespace
 }  // namespace kvferry::cpu_tier

@@ -158,7 +158,7 @@ class TierDirectory {
 
   /// Checks whether there is anything that leases() could find. If not, leases() find nothing until
   /// the next call. Called from time to time, from one thread at a time; O(chunks). Returns the
-  /// number of chunks without an owner that this instance could take.
+  /// number of chunks without an owner that this instance could take, as far as it has looked.
   std::uint32_t look_around();
 
   /// Cleans up after instances without a living process: ends their leases, quarantines the slots
@@ -191,6 +191,9 @@ class TierDirectory {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
+  /// Whether a slot of a chunk without an owner is read, or may still be written: then nobody can
+  /// clear the chunk now.
+  [[nodiscard]] bool is_in_use(ChunkId chunk) const;
   /// Records by this process's clock when this instance first saw the current quarantine of the
   /// chunk.
   void note_quarantine(ChunkId chunk);
