@@ -23,18 +23,18 @@ void Arena::retire(ChunkRange chunks) {
   }
   for (PieceId piece = piece_of(chunks.begin); piece < end_of_pieces(chunks);
        piece = piece.next()) {
-    if (registrations_[piece.value()]) retire_piece(piece);
+    if (registrations_[piece.value()]) unregister_piece(piece);
+    KVFERRY_PAUSE_POINT("arena.before_release");
+    source_->give_back(pages_, chunks_of(piece));
   }
 }
 
-void Arena::retire_piece(PieceId piece) {
+void Arena::unregister_piece(PieceId piece) {
   const ChunkRange chunks = chunks_of(piece);
   piece_device_addresses_[piece.value()].store(0, std::memory_order_release);
   clear_tags(chunks);
   KVFERRY_PAUSE_POINT("arena.before_unregistering");
   registrations_[piece.value()].reset();
-  KVFERRY_PAUSE_POINT("arena.before_release");
-  source_->give_back(pages_, chunks);
   num_usable_.fetch_sub(chunks.end.value() - chunks.begin.value(), std::memory_order_relaxed);
 }
 
@@ -51,8 +51,12 @@ void Arena::clear_tags(ChunkRange chunks) const {
 bool Arena::restore(ChunkRange chunks, const std::stop_token& stop) {
   KVFERRY_CHECK(can_resize(), "an arena that cannot be resized is to restore pieces");
   std::vector<PieceId> restored;
+  // Other processes may have restored the same pieces, so their pages stay the same.
   const auto roll_back = [&] {
-    for (const PieceId piece : restored) retire_piece(piece);
+    for (const PieceId piece : restored) {
+      unregister_piece(piece);
+      source_->release(pages_, chunks_of(piece));
+    }
   };
   for (PieceId piece = piece_of(chunks.begin); piece < end_of_pieces(chunks);
        piece = piece.next()) {
@@ -76,13 +80,13 @@ bool Arena::restore_piece(PieceId piece, const std::stop_token& stop) {
   try {
     if (!source_->make_resident_again(pages_, chunks, stop) ||
         !pages_.populate_tags(chunks, stop)) {
-      source_->give_back(pages_, chunks);
+      source_->release(pages_, chunks);
       return false;
     }
     KVFERRY_PAUSE_POINT("arena.before_registering_again");
     register_chunks(chunks);
   } catch (const std::exception&) {
-    source_->give_back(pages_, chunks);
+    source_->release(pages_, chunks);
     throw;
   }
   num_usable_.fetch_add(chunks.end.value() - chunks.begin.value(), std::memory_order_relaxed);

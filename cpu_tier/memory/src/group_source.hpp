@@ -32,6 +32,9 @@ class GroupSource final : public ArenaSource {
     return board_->offer().pages != PageKind::kPool;
   }
   void give_back(ArenaPages& pages, ChunkRange chunks) noexcept override;
+  void release(ArenaPages& pages, ChunkRange chunks) noexcept override {
+    pages.mapping().release(pages.bytes_of(chunks));
+  }
   [[nodiscard]] bool make_resident_again(ArenaPages& pages, ChunkRange chunks,
                                          const std::stop_token& stop) override;
   void end(std::string_view why) noexcept override { board_->end(why); }

@@ -47,10 +47,8 @@ class SlotClass {
   void add(SlotRange range);
   /// Makes the slots absent again, and evicts the readable ones. Returns false, and the slots stay,
   /// if one is named (neither free nor evictable) or a peer reads one. Some may have been evicted
-  /// even then.
+  /// even then. Those beside one that a peer reads leave last from now on.
   [[nodiscard]] bool remove(SlotRange range);
-  /// The blocks in these slots are in use, though not here: they leave last from now on.
-  void keep_warm(SlotRange range);
   /// Makes the slots of a chunk usable that was just taken with its contents. Returns false, and
   /// nothing has changed, if one of them is a leased guest.
   [[nodiscard]] bool adopt(SlotRange range);
@@ -120,6 +118,8 @@ class SlotClass {
   void withdraw(std::span<const SlotId> slots);
   /// Forgets slots that peers have withdrawn.
   void forget_withdrawn();
+  /// A peer uses some of these slots: those that are evictable leave last from now on.
+  void keep_warm(SlotRange range);
   /// Frees as many slots as `victims` has, but none that a peer uses, and fills `victims` with
   /// them. Returns how many there were.
   [[nodiscard]] std::size_t evict(std::span<SlotId> victims);

@@ -30,7 +30,11 @@ void SlotClass::add(SlotRange range) {
 }
 
 bool SlotClass::remove(SlotRange range) {
-  if (table_.any_named(range) || peers_->any_read(range)) return false;
+  if (table_.any_named(range)) return false;
+  if (peers_->any_read(range)) {
+    keep_warm(range);
+    return false;
+  }
   const std::uint32_t num_keys_before = index_.size();
   bool all_evicted = true;
   std::array<SlotId, kStep> slots;
@@ -52,6 +56,8 @@ bool SlotClass::remove(SlotRange range) {
   if (all_evicted) {
     table_.remove(range);
     resize_policy();
+  } else {
+    keep_warm(range);
   }
   end_forgetting(num_keys_before);
   return all_evicted;

@@ -150,11 +150,9 @@ std::optional<ChunkId> Tier::detach_coldest(std::uint32_t for_class, std::uint32
     least_age = age;
     coldest = place_of(SlotId(range->slots.first), from.slots_per_chunk).chunk;
   }
-  if (!coldest || detach(*coldest)) return coldest;
-  // A peer reads a slot of it, and may be stopped. The next search finds another chunk.
-  SlabClass& from = *classes_[class_of_chunk_[coldest->value()]];
-  from.slots.keep_warm(from.range_of(*coldest));
-  return std::nullopt;
+  // If a peer reads a slot of it, and be it for ever, the next search finds another chunk.
+  if (!coldest || !detach(*coldest)) return std::nullopt;
+  return coldest;
 }
 
 std::optional<ChunkId> Tier::detach_any(std::uint32_t for_class) {

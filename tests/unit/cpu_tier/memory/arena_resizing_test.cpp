@@ -250,6 +250,36 @@ TEST_F(ArenaReplicaTest, MembersGiveTheirOneMemoryBackAndHaveItAgain) {
 }
 
 #ifdef KVFERRY_TEST_HOOKS
+// The home of a piece fails to restore it, and tries again, after another member has restored it.
+TEST_F(ArenaReplicaTest, ARestorationThatFailsTakesNothingFromOtherMembers) {
+  for (const char* step : {"arena.populate", "arena.register"}) {
+    for (const int nth : {1, 2}) {
+      Member first = options(0);
+      Member second = options(1);
+      first.resizing = second.resizing = ArenaResizing::kByPieces;
+      const auto a = arena(first);
+      const auto b = arena(second);
+      const ChunkRange pieces{ChunkId(0), ChunkId(2 * a->chunks_per_piece())};
+      {
+        ArenaGrowth growth_a(*a);
+        ArenaGrowth growth_b(*b);
+        await([&] { return growth_a.ended() && growth_b.ended(); });
+      }
+      a->retire(pieces);
+      b->retire(pieces);
+      ASSERT_TRUE(a->restore(pieces));
+      for (std::uint32_t chunk = 0; chunk < pieces.end.value(); ++chunk) fill(*a, chunk, 7);
+      test_hooks::fail_nth_of(step, nth);
+      EXPECT_THROW(static_cast<void>(b->restore(pieces)), Error) << step;
+      test_hooks::reset();
+      ASSERT_TRUE(b->restore(pieces));
+      for (std::uint32_t chunk = 0; chunk < pieces.end.value(); ++chunk) {
+        EXPECT_TRUE(holds(*b, chunk, 7)) << step << ": the device of `a` has the old pages";
+      }
+    }
+  }
+}
+
 TEST_F(ArenaResizingTest, WhatCannotBeRestoredIsRolledBackAndCanBeTriedAgain) {
   for (const char* step : {"arena.populate", "arena.register"}) {
     const auto arena = make(options());

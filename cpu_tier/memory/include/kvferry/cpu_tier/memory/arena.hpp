@@ -150,7 +150,7 @@ class Arena {
   }
   /// Returns false if it was stopped.
   [[nodiscard]] bool restore_piece(PieceId piece, const std::stop_token& stop);
-  void retire_piece(PieceId piece);
+  void unregister_piece(PieceId piece);
   void clear_tags(ChunkRange chunks) const;
 
   gpu::Device& device_;

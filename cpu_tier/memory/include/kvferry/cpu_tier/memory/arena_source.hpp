@@ -69,9 +69,12 @@ class ArenaSource {
   /// Returns the pages of whole pieces to the machine. No process uses them any more. Every process
   /// that has the memory calls this for itself. Only if can_give_back().
   virtual void give_back(ArenaPages& /*pages*/, ChunkRange /*chunks*/) noexcept {}
+  /// Releases pages of whole pieces in this process. Other processes may use them, and they are the
+  /// same when this process makes them resident again. Only if can_give_back().
+  virtual void release(ArenaPages& pages, ChunkRange chunks) noexcept { give_back(pages, chunks); }
   /// Claims and makes resident pieces that are not. Does not wait for other processes. Returns
-  /// false if it was stopped. In that case, and when it throws ResourceError, the caller gives the
-  /// pieces back.
+  /// false if it was stopped. In that case, and when it throws ResourceError, the caller releases
+  /// the pieces.
   [[nodiscard]] virtual bool make_resident_again(ArenaPages& /*pages*/, ChunkRange /*chunks*/,
                                                  const std::stop_token& /*stop*/) {
     return false;
