@@ -30,9 +30,10 @@ EventState DriverRecord::state() const {
   const DriverScope scope(context_);
   const DriverResult result = context_.note(context_.api().query_event(event_), "query an event");
   if (result.ok()) return finish(inherited_failure_);
-  if (result.status == DriverStatus::kNotReady) return EventState::kPending;
   if (context_.lost()) return finish(context_.why_lost());
-  return finish(context_.message(result, "query an event"));
+  // Not ready yet; or the query itself failed, which does not say that the work has ended. If that
+  // goes on, who waits runs out of patience.
+  return EventState::kPending;
 }
 
 EventState DriverRecord::wait(std::chrono::nanoseconds bound) const {
