@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -52,13 +53,25 @@ std::vector<gpu::BlockGeometry> geometries_of(const ClassFragments& classes,
   return geometries;
 }
 
-std::unique_ptr<WorkerEngine> make_worker_engine(const py::KWArgs<py::object>& given) {
+/// A forked child has none of the engine's threads, and must not touch its device: there, the
+/// engine stays as it is.
+struct DeleteInOwnProcess {
+  ::pid_t owner = ::getpid();
+  void operator()(WorkerEngine* engine) const {
+    if (::getpid() == owner) std::default_delete<WorkerEngine>()(engine);
+  }
+};
+using OwnWorkerEngine = std::unique_ptr<WorkerEngine, DeleteInOwnProcess>;
+
+OwnWorkerEngine make_worker_engine(const py::KWArgs<py::object>& given) {
   const PyWorkerOptions options = read_worker_options(given);
   std::vector<gpu::BlockGeometry> geometries = geometries_of(options.fragments, options.num_blocks);
   std::unique_ptr<gpu::Device> device = make_device(options);
   // Populating the arena takes seconds, and the engine's other threads run meanwhile.
   const py::gil_scoped_release unlocked;
-  return std::make_unique<WorkerEngine>(std::move(device), std::move(geometries), options.engine);
+  auto engine =
+      std::make_unique<WorkerEngine>(std::move(device), std::move(geometries), options.engine);
+  return OwnWorkerEngine(engine.release());
 }
 
 Figures arena_figures(const WorkerEngine& engine) {
@@ -127,9 +140,10 @@ void copy_slot(WorkerEngine& engine, std::uint32_t source, std::uint32_t to) {
 }  // namespace
 
 void bind_worker_engine(py::module_& module) {
-  py::class_<WorkerEngine>(module, "WorkerEngine",
-                           "The worker side of one rank: executes plans, and reports. Called by "
-                           "the engine's worker thread.")
+  py::class_<WorkerEngine, OwnWorkerEngine>(
+      module, "WorkerEngine",
+      "The worker side of one rank: executes plans, and reports. Called by "
+      "the engine's worker thread.")
       .def(py::init(&make_worker_engine),
            "The keywords are the keys of the table in python/src/py_worker_options.cpp: the user's "
            "keys, and those that the connector computes. None means the default. Raises "

@@ -226,6 +226,7 @@ def configuration(**values: Any) -> Any:
         "seed": 0,
         "hf_config": SimpleNamespace(_commit_hash=None),
         "hf_config_path": None,
+        "revision": None,
         "multimodal_config": None,
     }
     return SimpleNamespace(**(known | values))
@@ -238,6 +239,27 @@ def load(form: str, **extra: Any) -> Any:
 def test_a_commit_tells_the_weights_of_a_repository() -> None:
     marks = [
         mark_of_weights(configuration(hf_config=SimpleNamespace(_commit_hash=commit)), load("auto"))
+        for commit in ("a1", "a1", "b2")
+    ]
+    assert marks[0] == marks[1] != marks[2]
+    assert not any(mark.why_unknown for mark in marks)
+
+
+class Revision(str):
+    """As huggingface_hub's ``ResolvedRevision``: what was asked for, and the commit that it was."""
+
+    def __new__(cls, asked: str, resolved: str) -> "Revision":
+        revision = super().__new__(cls, asked)
+        revision.resolved = resolved  # type: ignore[attr-defined]
+        return revision
+
+
+def test_a_configuration_of_another_repository_does_not_tell_the_commit_of_the_weights() -> None:
+    config = {"hf_config_path": "some/config", "hf_config": SimpleNamespace(_commit_hash="c1")}
+    unknown = mark_of_weights(configuration(**config), load("auto"))
+    assert "the commit of some/model is not known" in unknown.why_unknown
+    marks = [
+        mark_of_weights(configuration(**config, revision=Revision("main", commit)), load("auto"))
         for commit in ("a1", "a1", "b2")
     ]
     assert marks[0] == marks[1] != marks[2]

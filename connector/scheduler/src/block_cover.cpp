@@ -16,8 +16,17 @@ void BlockProver::note_local(const Request& request, std::uint32_t num_local_tok
 }
 
 void BlockProver::note_state(const Request& request, const LeftState& state) {
-  proofs_.of(request).states.push_back(state);
+  Proof& proof = proofs_.of(request);
+  forget_states(proof, {&state.block, 1});
+  proof.states.push_back(state);
   doubt(request);
+}
+
+void BlockProver::forget_states(Proof& proof, std::span<const BlockId> blocks) {
+  if (proof.states.empty()) return;
+  std::erase_if(proof.states, [&blocks](const LeftState& state) {
+    return std::find(blocks.begin(), blocks.end(), state.block) != blocks.end();
+  });
 }
 
 void BlockProver::note_known(const Request& request, std::uint32_t num_tokens) {
@@ -58,6 +67,7 @@ void BlockProver::cover_table(const Request& request, Proof& proof, std::uint32_
     const std::span<const BlockId> table = request.table(group);
     const std::size_t begin =
         std::min<std::size_t>(first / groups_.block_tokens(group), table.size());
+    forget_states(proof, table.subspan(begin));
     begin_write(group, table.subspan(begin), request.generation);
   }
 }
@@ -163,6 +173,7 @@ void BlockProver::cover_added(const Request& request, Proof& proof, GroupBlocks 
     }
   }
   for (const GroupId group : groups_.ids()) {
+    forget_states(proof, added_to(group, added));
     begin_write(group, added_to(group, added), request.generation);
   }
   if (num_computed < proof.from || num_computed > proof.to) {

@@ -201,6 +201,9 @@ class BlockProver {
     }
   };
 
+  /// The request writes these blocks from now on: states that it left in them before are gone, even
+  /// if they had not been proven.
+  static void forget_states(Proof& proof, std::span<const BlockId> blocks);
   void cover_table(const Request& request, Proof& proof, std::uint32_t num_computed, PlanSeq last);
   void cover_added(const Request& request, Proof& proof, GroupBlocks added,
                    const StepTokens& tokens);

@@ -37,6 +37,7 @@ void TierResizer::set_target(std::uint32_t num_chunks) {
   target_ = num_chunks;
   is_blocked_ = false;
   failure_.clear();
+  for (auto& [first, sent] : under_way_) sent.is_outdated = true;
 }
 
 std::uint32_t TierResizer::target() const {
@@ -121,7 +122,7 @@ void TierResizer::settle() {
     const UnderWay ended = std::move(at->second);
     at = under_way_.erase(at);
     count(ended.order);
-    if (!ended.failure.empty()) failure_ = ended.failure;
+    if (!ended.is_outdated && !ended.failure.empty()) failure_ = ended.failure;
     const std::uint32_t first = ended.order.first.value();
     if (ended.order.change == ChunkChange::kRetire) {
       retired_.insert(first);
@@ -134,8 +135,8 @@ void TierResizer::settle() {
       }
     } else {
       to_take_back_.insert(first);
-      // The ranks get no more orders until the next set_target().
-      target_ = num_in_use() + num_restoring_;
+      // The ranks get no more orders to restore until the next set_target().
+      if (!ended.is_outdated) target_ = std::min(target_, num_in_use() + num_restoring_);
     }
   }
 }

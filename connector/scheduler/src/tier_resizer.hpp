@@ -65,6 +65,7 @@ class TierResizer {
     ChunkOrder order;
     std::set<RankId> silent = {};
     std::string failure = {};
+    bool is_outdated = false;  ///< It was sent for an earlier target.
   };
 
   [[nodiscard]] ChunkOrder order_for(std::uint32_t first, ChunkChange change) const;

@@ -84,10 +84,21 @@ def mark_of_weights(model: "ModelConfig", load: "LoadConfig") -> WeightsMark:
         return WeightsMark([], f"the content of {place} can change under the same name")
     if Path(place).exists():
         return mark_of_path(Path(place), facts)
-    commit = getattr(model.hf_config, "_commit_hash", None)
+    commit = _commit_of_repository(model)
     if not commit:
         return WeightsMark([], f"the commit of {place} is not known")
     return WeightsMark([*facts, "commit", str(commit)])
+
+
+def _commit_of_repository(model: "ModelConfig") -> str | None:
+    """Return the commit of the repository with the weights, if vLLM knows it."""
+    # From vLLM 0.33 on: a text equal to what the user asked for, with the commit that this was.
+    if resolved := getattr(model.revision, "resolved", None):
+        return str(resolved)
+    if model.hf_config_path not in (None, model.model):
+        return None  # The commit that the configuration tells is that of another repository.
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    return str(commit) if commit else None
 
 
 def mark_of_path(path: Path, facts: Iterable[object] = ()) -> WeightsMark:

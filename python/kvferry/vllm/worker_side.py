@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker side of one rank: translates each of vLLM's hooks to one call of the core's WorkerEngine."""
 
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -172,7 +173,7 @@ class WorkerSide:
         self.hurry_stats = self._stats.hurry
         self._kv_caches = kv_caches
         # This runs even if the process ends without `close`, before Python and PyTorch shut the device down.
-        self._end = weakref.finalize(self, _end, engine, kv_caches)
+        self._end = weakref.finalize(self, _end, os.getpid(), engine, kv_caches)
 
     def unregister(self) -> None:
         """Wait until no copy touches the KV cache, and free the device memory of the staging rings; idempotent.
@@ -320,8 +321,13 @@ class WorkerSide:
         self._recorder.close()
 
 
-def _end(engine: _core.WorkerEngine, kv_caches: "Mapping[str, torch.Tensor]") -> None:
-    """Close an engine that was not closed before. Until then `kv_caches` are kept alive."""
+def _end(owner: int, engine: _core.WorkerEngine, kv_caches: "Mapping[str, torch.Tensor]") -> None:
+    """Close an engine that was not closed before. Until then `kv_caches` are kept alive.
+
+    A forked child leaves its parent's engine alone.
+    """
+    if os.getpid() != owner:
+        return
     try:
         engine.close()
     except Error as error:

@@ -280,6 +280,33 @@ TEST_F(SchedulerSessionTest, OfALaterTurnNothingIsStoredWhereTheEngineGetsItWron
   }
 }
 
+// Its state was not proven yet when the engine took the block back, for the same request.
+TEST_F(SchedulerSessionTest, AStateWhoseBlockIsWrittenAgainIsNotStored) {
+  for (const GroupId again : {kState, GroupId(0)}) {
+    for (const bool leaves_another : {false, true}) {
+      restart_with({{}, {TokenReach::state(0)}});
+      arrive("q", {1, 9});
+      EXPECT_TRUE(engine_->note_local("q", 0)) << "another connector loads it";
+      fold_ends(plan());
+      arrive("r", {1, 2, 3, 4});
+      EXPECT_TRUE(engine_->note_local("r", 4));
+      schedule("r", {{10, 11}, {30, 21}}, 4, 4);
+      engine_->on_state("r", kState, BlockId(21), 8);
+      fold_ends(plan());
+      if (again == kState) {
+        schedule("r", {{12}, {21}}, 8, 4, TableUpdate::kAppend);
+        if (leaves_another) engine_->on_state("r", kState, BlockId(21), 12);
+      } else {
+        schedule("r", {{21}, {22}}, 8, 2, TableUpdate::kAppend);
+      }
+      schedule("q", {{10, 15}, {30, 35}}, 4, 1);
+      fold_ends(plan());
+      fold_ends(plan());
+      EXPECT_EQ(num_hit({1, 2, 99}), 0U) << "no state is stored at the end of block 2";
+    }
+  }
+}
+
 TEST_F(SchedulerSessionTest, AStateIsProvenWithTheTokensBeforeIt) {
   restart_with({{}, {TokenReach::state(0)}});
   pool_.cache(10, 1);

@@ -212,6 +212,21 @@ TEST_F(TierResizerTest, OfTwoRestoredRunsOneMayFail) {
   EXPECT_EQ(engine_->num_slots(), 40U);
 }
 
+// The failure of what was ordered for an earlier target.
+TEST_F(TierResizerTest, AGrowthThatFailsDoesNotUndoWhatWasAskedSince) {
+  for (const std::uint32_t asked : {8U, 24U, 48U}) {
+    begin();
+    engine_->resize(48);
+    const StepPlan up = plan();
+    engine_->resize(asked);
+    answer(kRankA, up);
+    answer(kRankB, up, "no memory");
+    settle();
+    EXPECT_EQ(size().num_chunks, asked);
+    EXPECT_EQ(size().failure, "");
+  }
+}
+
 TEST_F(TierResizerTest, AnAnswerThatNobodyWaitsForIsCountedAndDropped) {
   engine_->resize(24);
   const StepPlan told = plan();
