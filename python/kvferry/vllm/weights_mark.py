@@ -87,7 +87,7 @@ def mark_of_weights(model: "ModelConfig", load: "LoadConfig") -> WeightsMark:
     commit = _commit_of_repository(model)
     if not commit:
         return WeightsMark([], f"the commit of {place} is not known")
-    return WeightsMark([*facts, "commit", str(commit)])
+    return WeightsMark([*facts, "commit", commit])
 
 
 def _commit_of_repository(model: "ModelConfig") -> str | None:

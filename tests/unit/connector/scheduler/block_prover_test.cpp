@@ -38,6 +38,12 @@ class BlockProverTest : public ::testing::Test {
     prover_.cover(request, update, by_group, {num_computed, num_scheduled, 0}, last_);
     last_ = last_.next();
   }
+  /// An earlier request has computed the first two blocks of a prompt, in these places.
+  void prove_two(const std::vector<std::uint32_t>& numbers) {
+    Request& first = arrive("first", {1, 2});
+    compute(first, TableUpdate::kReplace, numbers, 0, 8);
+    EXPECT_EQ(prover_.prove(first), 2U);
+  }
   [[nodiscard]] bool holds(std::uint32_t block, std::uint64_t number) const {
     return prover_.holds(BlockId(block), key_of(number));
   }
@@ -74,9 +80,7 @@ TEST_F(BlockProverTest, ProvesWhatIsComputedWhole) {
 }
 
 TEST_F(BlockProverTest, WhatIsFoundCountsIfItIsProven) {
-  Request& first = arrive("first", {1, 2});
-  compute(first, TableUpdate::kReplace, {10, 11}, 0, 8);
-  EXPECT_EQ(prover_.prove(first), 2U);
+  prove_two({10, 11});
   Request& second = arrive("second", {1, 2, 3});
   compute(second, TableUpdate::kReplace, {10, 11, 12}, 8, 4);
   EXPECT_EQ(prover_.prove(second), 3U);
@@ -123,9 +127,7 @@ TEST_F(BlockProverTest, ALoadOfAnotherConnectorCountsAfterItsWitness) {
 // Block 12 was proven under this very key before the engine copied the head of another block into
 // it. The engine tells a lookup only the whole blocks of a hit.
 TEST_F(BlockProverTest, AHitThatEndsWithinABlockIsNoLoadOfAnotherConnector) {
-  Request& first = arrive("first", {1, 2});
-  compute(first, TableUpdate::kReplace, {10, 12}, 0, 8);
-  EXPECT_EQ(prover_.prove(first), 2U);
+  prove_two({10, 12});
   Request& request = arrive("r", {1, 2, 3});
   prover_.note_local(request, 4, last_);
   compute(request, TableUpdate::kReplace, {10, 12, 13}, 6, 6);
@@ -136,9 +138,7 @@ TEST_F(BlockProverTest, AHitThatEndsWithinABlockIsNoLoadOfAnotherConnector) {
 }
 
 TEST_F(LoneProverTest, WhatTheEngineHasBeyondALookupItHasFound) {
-  Request& first = arrive("first", {1, 2});
-  compute(first, TableUpdate::kReplace, {10, 11}, 0, 8);
-  EXPECT_EQ(prover_.prove(first), 2U);
+  prove_two({10, 11});
   Request& second = arrive("second", {1, 2, 3});
   prover_.note_local(second, 4, last_);
   compute(second, TableUpdate::kReplace, {10, 11, 12}, 8, 4);
